@@ -170,3 +170,35 @@ def test_a_model_with_buffers_and_dropout_is_the_same_on_ray(
     assert len(here.weights) > here.experiment.strategy.layout.size
     assert np.abs(here.experiment.strategy.buffers).min() > 0
     assert not any(record["failed"] for record in here.rounds)
+
+
+TASKS = """
+from strategies import FedAvg, FlatParameters, Task
+
+class Own(FedAvg):
+    def task(self, client):
+        start = (self.weights / 2).astype(self.layout.dtype)
+        return Task(learning_rate=0.01, local_steps=2, weights=FlatParameters(start, self.layout))
+
+class Shared(FedAvg):
+    def shared_task(self):
+        return Own.task(self, 0)
+
+class Both(Shared):
+    def task(self, client):
+        return Task()
+"""
+
+
+def test_what_all_clients_get_may_have_its_own_rate_steps_and_weights(
+    own: Folder, simulate: Callable[..., Any]
+) -> None:
+    own.write("own_models.py", MODELS)
+    own.write("own_methods.py", TASKS)
+    runs = [
+        simulate(strategy=f"own_methods.{name}", model="own_models.normalised", local_epochs=3)
+        for name in ("Own", "Shared", "Both")
+    ]
+    assert {steps for run in runs for record in run.rounds for steps in record["steps"]} <= {1, 2}
+    for run in runs[1:]:
+        np.testing.assert_array_equal(run.weights, runs[0].weights)

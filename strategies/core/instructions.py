@@ -27,7 +27,8 @@ Instruction = TypeVar("Instruction", FitIns, EvaluateIns)
 class Task:
     """What a method sends besides the weights, to all clients of a round or to one of them.
 
-    None stands for what all clients of the round have: its learning rate, its local steps, its weights.
+    None stands for what all clients of the round have: in a task for all, its learning rate, its local steps
+    and the global weights; in that of one client, what all get.
     """
 
     arrays: tuple[NDArray[Any], ...] = ()  # of shape (M,), or (1,)
@@ -105,13 +106,14 @@ class Sent(NamedTuple):
     weights: FlatParameters  # to start from
     learning_rate: float  # of the round
     version: int  # how often the global weights had changed before
-    local_steps: int | None = None  # the client's own; None: those of the round
+    local_steps: int | None = None  # those of its task; None: those of the options
 
     def with_own(self, task: Task) -> Sent:
         """Return what a client with a task of its own was sent."""
         if task.weights is None and task.local_steps is None:
             return self
-        return self._replace(weights=task.weights or self.weights, local_steps=task.local_steps)
+        steps = self.local_steps if task.local_steps is None else task.local_steps
+        return self._replace(weights=task.weights or self.weights, local_steps=steps)
 
 
 class OpenTasks(Stateful):

@@ -123,7 +123,10 @@ class Method(Stateful, ABC):
         return min(available, max(0, limit - self.at_work) if self.options.round_ends else limit)
 
     def shared_task(self) -> Task:
-        """Return what all clients get besides the weights. Default: the options that the rule names."""
+        """Return what all clients get besides the weights, or in place of the round's weights, rate or steps.
+
+        Default: the options that the rule names.
+        """
         options = {name: name.replace("-", "_") for name in self.rule.scalars}
         known = {name: option for name, option in options.items() if hasattr(self.options, option)}
         return Task(scalars={name: getattr(self.options, option) for name, option in known.items()})
@@ -137,7 +140,7 @@ class Method(Stateful, ABC):
         options, rule = self.options, shared.rule or self.rule
         if missing := set(rule.scalars) - set(shared.scalars):
             raise TypeError(f"rule {rule.name} needs {sorted(missing)} in the shared task")
-        return FitConfig(
+        config = FitConfig(
             round=self.round,
             learning_rate=self.learning_rate,
             batch_size=options.batch_size,
@@ -147,8 +150,8 @@ class Method(Stateful, ABC):
             local_steps=0 if options.local_epochs else options.local_steps,
             local_epochs=options.local_epochs,
             rule=rule.name,
-            own=shared.scalars,
         )
+        return shared.added_to(config)
 
     def check(self, sent: Sent, extra: Sequence[NDArray[np.floating]]) -> None:
         """Refuse, by ValueError, a reply that the method cannot use.

@@ -132,12 +132,14 @@ class FlexibleStrategy(Method, Strategy):
         self.observe(available)
         self.selected = self.select(available)
         self.roster.asked[self.selected] = server_round
-        start = self._sent if probed is None else self.pack(probed)
-        shared = self.shared_task() if probed is None else Task(rule=SGD)
-        sent = Sent(server_round, start, self.learning_rate, self.version)
-        instructions = RoundInstructions(FitIns, start, shared.arrays, self.round_config(shared))
-        instructions.withdrawn = [str(client) for client in at_work[~awaited].tolist()]
         self._packed = {}
+        if probed is None:
+            shared = self._with_buffers(self.shared_task())
+        else:
+            shared = Task(rule=SGD, weights=self.pack(probed))
+        sent = Sent(server_round, self._sent, self.learning_rate, self.version).with_own(shared)
+        instructions = RoundInstructions(FitIns, sent.weights, shared.arrays, self.round_config(shared))
+        instructions.withdrawn = [str(client) for client in at_work[~awaited].tolist()]
         selected = self.selected.tolist()
         self.tasks.ask(selected, sent)
         for client in selected:
@@ -247,12 +249,16 @@ class FlexibleStrategy(Method, Strategy):
         if self.rule.remembers:
             accepted = int(self.roster.accepted[client])
             task = replace(task, last_accepted=accepted) if task else Task(last_accepted=accepted)
-        if task is not None and task.weights is not None and self.wire.num_buffers:
-            key = id(task.weights)  # several clients may start from the same model
-            if key not in self._packed:
-                self._packed[key] = self.pack(task.weights.vector)
-            task = replace(task, weights=self._packed[key])
-        return task
+        return task and self._with_buffers(task)
+
+    def _with_buffers(self, task: Task) -> Task:
+        """Return a task whose weights, if it has some of its own, are followed by the model's buffers."""
+        if task.weights is None or not self.wire.num_buffers:
+            return task
+        key = id(task.weights)  # several clients may start from the same model
+        if key not in self._packed:
+            self._packed[key] = self.pack(task.weights.vector)
+        return replace(task, weights=self._packed[key])
 
     def pack(self, weights: FloatVector) -> FlatParameters:
         """Return weights, shape (M,), as clients get them: with the model's buffers, if it has any."""
