@@ -42,7 +42,7 @@ class CAFed(FlexibleStrategy):
 
     def observe(self, available: Clients) -> None:
         """Update pi_k and lambda_k, and decide whose q_k is 0."""
-        self.availability.observe(available, self.roster.joined, self.round)
+        self.availability.observe(available, self.roster.member)
         self.available = len(available)
         self.excluded = np.zeros(len(self.roster), bool)
         self.excluded[self._excluded()] = True

@@ -120,7 +120,7 @@ class EFL(FlexibleStrategy):
     def select(self, available: Clients) -> Clients:
         """Abandon the client that is away most, where that pays, and choose among the others."""
         if self.options.abandon == "auto":
-            self.availability.observe(available, self.roster.joined, self.round)
+            self.availability.observe(available, self.roster.member)
             judged = judge(self.availability, self.roster, self.losses, self.round, self.options)
             if judged is not None:
                 self.membership.abandon(*judged)

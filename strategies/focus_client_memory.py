@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedtide.ground.contract import Rule
 from strategies.core import Replies, Task, Vector, extend
@@ -20,7 +21,7 @@ class FocusClientMemory(Focus):
 
     rule = Rule("kept-gradient", remembers=True, sends="vector")
     rules = {"mean": rule, "last": Rule("kept-last-gradient", remembers=True, sends="vector")}  # noqa: RUF012
-    saved = ("orphans",)
+    saved = ("orphans", "units")
     late_replies = "drop"  # the client then drops its G_k, too
 
     def setup(self) -> None:
@@ -29,24 +30,29 @@ class FocusClientMemory(Focus):
         # Sizes of clients whose G_k nobody can take out of the sum any more: they left without an answer, or
         # lost their memory and count as new ones.
         self.orphans = 0.0
-        self._told: dict[int, float] = {}  # n_k of those who were asked in this round
+        # By which a client's n_k are divided, for the client: 1, or the first n_k of one whose n_k was not
+        # known when it was asked first, so that it was told 1. Shape (N,) or longer.
+        self.units: NDArray[np.float64] = np.ones(0)
+        self._known: dict[int, float] = {}  # n_k of those who were asked in this round, as far as it is known
 
     def task(self, client: int) -> Task:
-        """Return the n_k for the new gradient, and that of the one that the client keeps."""
-        (share,) = self.roster.share(np.array([client]), self.options.weights)
-        now = np.array([share * self.total_size()], self.layout.dtype)
-        self._told[client] = float(now[0])
-        self.sizes = extend(self.sizes, client + 1, 1)
-        return Task(arrays=(now, self.sizes[[client]].astype(self.layout.dtype)))
+        """Return n_k for the new gradient, and that of the one that the client keeps, in its unit."""
+        self.sizes, self.units = (extend(column, client + 1, 1) for column in (self.sizes, self.units))
+        n = 1.0 if self.options.weights == "uniform" else float(self.roster.num_examples[client])
+        self._known[client], unit = n, self.units[client]
+        told = np.array([n / unit if n else 1.0, self.sizes[client] / unit], self.layout.dtype)
+        return Task(arrays=(told[:1], told[1:]))
 
     def update(self, replies: Replies) -> None:
         """Add what the clients upload, n_k G_k less what it was, and move."""
         clients = replies.clients
+        known = np.array([self._known[client] for client in clients.tolist()])
+        n = np.where(known > 0, known, replies.sizes(self.options.weights))
+        self.units[clients] = np.where(known > 0, self.units[clients], n)
         contributed = self.roster.accepted[clients] > 0
         self.orphans += float(self.sizes[clients[replies.resync & contributed]].sum())
-        self.latest.total += replies.ordered_sum(np.ones(len(replies)))
-        self.sizes[clients] = [self._told[client] for client in clients.tolist()]
-        self._told = {}
+        self.latest.total += replies.ordered_sum(self.units[clients])
+        self.sizes[clients], self._known = n, {}
         self.planned = float(replies.planned.mean())
         self.move()
 
@@ -56,7 +62,7 @@ class FocusClientMemory(Focus):
             if memory is None:
                 self.orphans += self.sizes[client]
             else:
-                self.latest.total -= memory
+                self.latest.total -= self.units[client] * memory
 
     def move(self, orphans: float = 0.0) -> None:
         """Apply w -= eta_g eta c sum p_k G_k."""

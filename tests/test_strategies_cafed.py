@@ -28,14 +28,14 @@ def test_availability_of_a_markov_chain() -> None:
     rng, rounds, observed = np.random.default_rng(0), 20_000, Availability()
     pi, correlation = np.array([0.5, 0.3, 0.8]), np.array([0.0, 0.9, -0.2])
     now = rng.random(3) < pi
-    for t in range(1, rounds + 1):
+    for _ in range(rounds):
         now = rng.random(3) < pi + correlation * (now - pi)
-        observed.observe(np.append(np.flatnonzero(now), 3), np.zeros(5, np.int32), t)
+        observed.observe(np.append(np.flatnonzero(now), 3), np.ones(5, np.bool_))
     clients = np.arange(5)
     np.testing.assert_allclose(observed.shares(clients), [*pi, 1, 0], atol=0.03)
     np.testing.assert_allclose(observed.correlations(clients), [*correlation, 0, 0], atol=0.03)
     observed.forget(1)
-    observed.observe(np.array([1]), 5)
+    observed.observe(np.array([1]), np.ones(5, np.bool_))
     assert observed.shares(clients[1:2]) == 1
 
 

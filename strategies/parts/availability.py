@@ -16,7 +16,7 @@ class Availability(ByClient):
     Whether it has data does not matter: one that gets some has been there before.
     """
 
-    saved = ("rounds", "seen", "stayed_on", "stayed_off", "online")
+    saved = ("rounds", "seen", "stayed_on", "stayed_off", "online", "member")
 
     def __init__(self) -> None:
         self.rounds: Counts = np.zeros(0, np.int64)  # of its membership, shape (N,) or longer
@@ -24,12 +24,14 @@ class Availability(ByClient):
         self.stayed_on: Counts = np.zeros(0, np.int64)  # and was so in the round before, too
         self.stayed_off: Counts = np.zeros(0, np.int64)  # those in which it was away, as in the round before
         self.online: NDArray[np.bool_] = np.zeros(0, bool)  # available in the last one
+        self.member: NDArray[np.bool_] = np.zeros(0, bool)  # in the last round
 
-    def observe(self, available: Clients, joined: NDArray[np.int32], server_round: int) -> None:
-        """Note who is available in a round; `joined` is the last round without each client, shape (N,)."""
-        self.extend(len(joined))
-        for client in np.flatnonzero(joined == server_round - 1).tolist() if server_round > 1 else ():
+    def observe(self, available: Clients, member: NDArray[np.bool_]) -> None:
+        """Note who is available in a round, and who is a member, shape (N,): who was none begins anew."""
+        self.extend(len(member))
+        for client in np.flatnonzero(member & ~self.member[: len(member)]).tolist():
             self.forget(client)
+        self.member[: len(member)] = member
         now = np.zeros(len(self.rounds), bool)
         now[available] = True
         known = self.rounds > 0
