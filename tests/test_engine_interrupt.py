@@ -52,17 +52,19 @@ def running(session: int) -> dict[int, str]:
     return found
 
 
-def interrupted(run_dir: Path, lines: int) -> tuple[int, str, str]:
+def interrupted(
+    run_dir: Path, lines: int, *flags: str, number: signal.Signals = signal.SIGINT
+) -> tuple[int, str, str]:
     """Interrupt a run on Ray after so many lines of metrics; return the exit code and the output."""
     call = [sys.executable, "sim.py", *SMALL, "--engine=ray", "--num-workers=1"]
-    call += ["--num-rounds=1000000", f"--run-dir={run_dir}", "--json"]
+    call += ["--num-rounds=1000000", f"--run-dir={run_dir}", "--json", *flags]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     process = subprocess.Popen(call, cwd=ROOT, text=True, start_new_session=True, **pipes)
     try:
         wait_until(
-            lambda: any(p.read_text().count("\n") >= lines for p in run_dir.glob("*/metrics.jsonl")), process
+            lambda: any(p.read_text().count("\n") >= lines for p in run_dir.rglob("metrics.jsonl")), process
         )
-        os.killpg(process.pid, signal.SIGINT)  # like a terminal, which also interrupts Ray's processes
+        os.killpg(process.pid, number)  # like a terminal, which also interrupts Ray's processes
         out, err = process.communicate(timeout=PATIENCE)
         wait_until(lambda: not running(process.pid))
     finally:
@@ -169,6 +171,17 @@ def test_ctrl_c_ends_a_run_on_ray_with_the_results_so_far(tmp_path: Path) -> Non
     code, out, err = interrupted(tmp_path, lines=4)
     assert code == 130, err
     check_results(out, err, signal.SIGINT)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("flags", [["--local-steps=3000000"], ["--seed", "0", "1", "--num-workers=2"]])
+def test_a_signal_that_ends_all_of_ray_too_is_no_failure(tmp_path: Path, flags: list[str]) -> None:
+    """As from batch systems: no round can end after it."""
+    code, out, err = interrupted(tmp_path, 1, *flags, number=signal.SIGTERM)
+    assert code == 128 + signal.SIGTERM, err
+    ended = json.loads(out)
+    assert ended["interrupted"]
+    assert not ended.get("failed")
 
 
 @pytest.mark.slow

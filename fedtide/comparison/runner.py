@@ -116,13 +116,14 @@ class Runner:
                     work = queue.popleft()
                     self._report(report, work.settings, run_cell(work))
             return
-        # Ray makes what a handler raises an error of its own, or loses it.
-        with whole() as signals:
-            if not self._on_ray:
-                require_ray("take --num-workers 1")
+        # Ray makes what a handler raises an error of its own, or loses it; as it starts, it sets its own.
+        if not self._on_ray:
+            require_ray("take --num-workers 1")
+            with whole():
                 from fedtide.comparison.on_ray import OnRay
 
                 self._on_ray = OnRay(self._settings)
+        with whole() as signals:
             self._on_ray.run(queue, partial(self._report, report), signals)
 
     def _report(self, report: Report, settings: Settings, outcome: Outcome) -> None:

@@ -138,7 +138,11 @@ def drive(
             with stopping(server, console) as state.signals, suppress(KeyboardInterrupt):
                 watched.enter_context(observing(observers, settings))
                 start = time.perf_counter()
-                state.defect, state.failure = _train(server, settings.num_rounds, before)
+                try:
+                    state.defect, state.failure = _train(server, settings.num_rounds, before)
+                except EngineLost as error:  # the signal may have gone to Ray's processes as well
+                    say(console, f"stopped at once: {error}")
+                    raise KeyboardInterrupt from error
                 if not state.failure and (state.signals or extendable):
                     checkpoints.end(state.last["round"], always=bool(state.signals or rule.reason))
             state.signals = [*state.signals]  # later ones do not interrupt the training
@@ -198,6 +202,8 @@ def _train(server: RoundServer, num_rounds: int, before: Position) -> tuple[Exce
         try:
             server.fit(num_rounds, after=before.round)
         except FAILURES as error:
+            if server.stopping and isinstance(error, EngineLost):
+                raise
             return None, " ".join(str(error).split()) or type(error).__name__
         except Exception as error:
             return error, told(error)
