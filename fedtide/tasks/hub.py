@@ -50,7 +50,8 @@ class Hub(Checked):
     test
         The split to test on; default: `test` if there is one, else a fifth of the rows, always the same.
     image, text
-        The column with images, which are scaled to 0..1 and standardised, or with texts.
+        The column with images, all grey or the first one in colour, of 8 or 16 bits, which are scaled to
+        0..1 and standardised; or with texts.
     features
         Columns of a table, with `+` between them; default: all but the label and the client.
     label
