@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from fedtide.ground.packages import check_not_hidden
+
 if TYPE_CHECKING:
     from fedtide.api.functions import compare, load, run
     from fedtide.api.results import Comparison, Run
@@ -11,6 +13,9 @@ if TYPE_CHECKING:
     from fedtide.tasks.arrays import Task
 
 __all__ = ["Comparison", "Run", "RunError", "SettingsError", "Task", "compare", "load", "run"]
+
+
+check_not_hidden()
 
 
 def __getattr__(name: str) -> Any:

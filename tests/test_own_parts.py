@@ -195,9 +195,8 @@ class Lost(Always):
 class Net(nn.Module):
     def __init__(self, input_shape, num_classes):
         super().__init__()
-        self.head = nn.Linear(64, num_classes)
-    def forward(self, x):
-        assert x.ndim == 2
+        self.body = nn.Flatten()
+        self.head = nn.Linear(64, classes)
 
 class Steps(SGD):
     def step(self, *_):
@@ -225,7 +224,7 @@ strategy=defects.Shape | defects.Shape.setup: ValueError: operands .* (defects.p
 strategy=defects.InClients | defects.Steps.step: ValueError: no step (defects.py, line 36)
 trace=defects.Lost | defects.Lost.round: IndexError: list index out of range (defects.py, line 25)
 trace=defects.trace | defects.trace: ValueError: p is 2.0 (defects.py, line 42)
-model=defects.Net | defects.Net.forward: AssertionError (defects.py, line 32)
+model=defects.Net | defects.Net.__init__: NameError: name 'classes' is not defined (defects.py, line 31)
 task=defects.task | defects.task: KeyError: 'no key' (defects.py, line 45)
 lr-schedule=defects.schedule | defects.schedule.<locals>.<lambda>: ZeroDivisionError: .* (defects.py, line 48)
 partition=defects.partition | defects.partition: IndexError: .* (defects.py, line 51)
@@ -312,6 +311,36 @@ def test_the_environment_goes_after_the_working_directory_and_that_after_the_pro
     own.write("sim.py", "server_app = dict\n")
     assert find("task", {}, "this.zen")() == "mine"
     assert find("strategy", {}, "sim.server_app") is sim.server_app
+
+
+HIDING = {"clients.py": "", "strategies/__init__.py": "", "traces/__init__.py": "class Office: pass"}
+
+
+@pytest.mark.parametrize("file", HIDING)
+def test_who_hides_a_package_of_ours_or_is_hidden_by_it_is_told(own: Folder, file: str, capsys: Any) -> None:
+    """A folder without __init__.py hides nothing."""
+    (path := own.path / file).parent.mkdir(exist_ok=True)
+    name, hiding = file.partition("/")[0].removesuffix(".py"), own.path / file.partition("/")[0]
+    call = [sys.executable, "-m", "fedtide", "--list", "--trace", "always"]
+    if path.parent != own.path:
+        assert subprocess.run(call, capture_output=True, check=False).returncode == 0
+    path.write_text(HIDING[file])
+    done = subprocess.run(call, capture_output=True, text=True, check=False)
+    line = done.stderr.splitlines()[-1]
+    assert line.startswith(f"ImportError: {hiding} hides the package {name!r} of fedtide: rename it")
+    with pytest.raises(SystemExit, match="2"):  # sim.py is beside ours
+        sim.main([*SMALL, f"--trace={name}.Office"])
+    assert f"as {name} is a package of fedtide: rename {hiding}" in capsys.readouterr().err
+
+
+def test_who_hides_a_package_of_ours_from_workers_is_told(own: Folder, capsys: Any) -> None:
+    """Ray's workers look into the working directory first."""
+    own.write("clients.py", "")
+    for several in (["--engine=ray"], ["--seed", "0", "1"]):
+        with pytest.raises(SystemExit, match="2"):
+            sim.main([*SMALL, "--num-workers=2", *several])
+        line = f"{own.path / 'clients.py'} hides the package 'clients' of fedtide: rename it, or take "
+        assert line in capsys.readouterr().err
 
 
 def test_list_shows_what_is_named(own: Folder, capsys: Any) -> None:

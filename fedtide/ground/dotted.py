@@ -16,6 +16,7 @@ from types import ModuleType
 from typing import Any
 
 from fedtide.ground.errors import SettingsError
+from fedtide.ground.packages import PACKAGES, ROOT
 
 CALLED_WITH: dict[str, tuple[str, ...] | None] = {
     "task": (),
@@ -69,7 +70,7 @@ def load(kind: str, name: str) -> Any:
         where = getattr(module, "__file__", None) or module_name
         own = [key for key, value in vars(module).items() if _is_from(value, module_name)]
         defined = f"it defines {', '.join(own)}" if own else "it defines nothing that could be meant"
-        raise SettingsError(f"{part}: {where} has no {attribute!r}; {defined}")
+        raise SettingsError(f"{part}: {where} has no {attribute!r}; {_if_hidden(name) or defined}")
     found = getattr(module, attribute)
     if not callable(found):
         raise SettingsError(f"{part} is of type {type(found).__name__}; it must be a class or a function")
@@ -109,9 +110,19 @@ def _import(part: str, name: str) -> ModuleType:
         if not (error.name and f"{name}.".startswith(f"{error.name}.")):
             raise
         places = f"neither in {here} nor in the environment"
-        raise SettingsError(f"{part}: there is no module {error.name!r}, {places}") from None
+        raise SettingsError(
+            f"{part}: there is no module {error.name!r}, {_if_hidden(name) or places}"
+        ) from None
     except SystemExit as error:
         raise ImportError(f"{part}: importing {name} ends the program: SystemExit: {error}") from error
+
+
+def _if_hidden(name: str) -> str:
+    """Return what to do where a package of this program has the name of the user's own."""
+    here, package = Path.cwd(), name.partition(".")[0]
+    own = [path for path in (here / package, here / f"{package}.py") if path.exists()]
+    hidden = own and package in PACKAGES and here != ROOT
+    return f"as {package} is a package of fedtide: rename {own[0]}" if hidden else ""
 
 
 def _is_from(value: Any, module: str) -> bool:

@@ -8,10 +8,9 @@ from pathlib import Path
 from traceback import walk_tb
 from typing import NamedTuple
 
+from fedtide.ground.packages import PACKAGES, ROOT
 from fedtide.ground.wording import plain
 
-ROOT = Path(__file__).parents[2]
-PACKAGES = ("clients", "fedtide", "strategies", "traces")
 _OURS = (*(f"{ROOT / package}/" for package in PACKAGES), str(ROOT / "sim.py"))
 _INSTALLED = {"site-packages", "dist-packages"}
 _PYTHON = ("<", sysconfig.get_path("stdlib") + "/")

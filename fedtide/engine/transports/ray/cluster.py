@@ -20,6 +20,7 @@ from fedtide.engine.transports.ray.leftovers import end_session, lock_session, r
 from fedtide.engine.transports.ray.nodes import Nodes
 from fedtide.ground.dotted import modules_here
 from fedtide.ground.errors import SettingsError
+from fedtide.ground.packages import check_not_hidden
 from fedtide.ground.wording import ends
 
 ROOT = str(Path(__file__).parents[4])  # the folder that workers import this project from
@@ -68,6 +69,7 @@ def start_ray(num_workers: int, address: str = "") -> RunningRay:
             ray.shutdown()
             raise SettingsError(f"ray-address {address}: {error}") from None
         return RunningRay(remove_leftovers(), nodes=nodes)
+    _check_imports()
     # Ray's default, 15, leaves workers 3 % of a core next to any other process that is busy.
     os.environ.setdefault("RAY_worker_niceness", "0")
     # Ray would keep the events of 100,000 tasks, for a dashboard that is not started: 7 MiB per 1,000 rounds.
@@ -94,10 +96,19 @@ def imports() -> dict[str, Any]:
     They import this project, and what has been imported from the working directory, from where this process
     does, which is where other machines need it, too.
     """
+    _check_imports()
     there = ray.get_runtime_context().runtime_env.get("env_vars", {}).get("PYTHONPATH")
     own = {str(path.parent): None for path in modules_here()}
     paths = [ROOT, *filter(None, [there or os.environ.get("PYTHONPATH")]), *own]
     return {"env_vars": {"PYTHONPATH": os.pathsep.join(paths)}}
+
+
+def _check_imports() -> None:
+    """Refuse a working directory, where workers look first, that hides a package of this project."""
+    try:
+        check_not_hidden(os.getcwd())
+    except ImportError as error:
+        raise SettingsError(f"{error}, or take --engine inline") from None
 
 
 def has_gpus(address: str) -> bool:
