@@ -76,7 +76,7 @@ class Stream:
             text, self._pending = self._pending, ""
             if text and not self._error:
                 self._show(text)
-            if self._error:
+            if text and self._error:
                 self.lost = self.lost or (self._error.strerror or type(self._error).__name__)
                 if self.is_output:
                     raise OutputLost(self._error)
