@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fakes import Rounds, reply
+from fakes import Rounds, make, play, reply
 from flwr.common import FitRes, ndarrays_to_parameters
 
 import strategies
@@ -90,3 +90,14 @@ def test_refl_without_anything_to_compare_with() -> None:
     rounds, answers = begin("fedbuff", discount="refl", buffer=1)
     rounds.hear((0, answers[0]))
     np.testing.assert_allclose(later(rounds, answers, [2, 3]), (2 + 4, 4))
+
+
+def test_a_new_model_to_start_from_drops_the_replies_that_wait() -> None:
+    """They are about the model before, of which late replies are refused, too."""
+    rounds = Rounds(make("fedbuff", buffer=2))
+    strategy: Any = rounds.strategy
+    play(rounds, [0])
+    before = strategy.weights.copy()
+    strategy.on_restart()
+    np.testing.assert_array_equal(play(rounds, [1]), before)
+    assert not np.array_equal(play(rounds, [2]), before)
