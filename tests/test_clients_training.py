@@ -21,7 +21,7 @@ from clients.gradients.flat import FlatModel, one_thread
 from clients.memory.handshake import Memory
 from clients.simulated.evaluation import evaluate
 from clients.simulated.jobs import Broadcast, Job
-from clients.simulated.virtual import Answers, VirtualClients
+from clients.simulated.virtual import Answers, Failure, VirtualClients
 from fedtide.ground.contract import FitConfig
 from fedtide.tasks import PartitionedData
 
@@ -131,9 +131,13 @@ def test_a_client_trains_for_as_long_as_it_is_available(
 
 def test_a_client_without_steps_or_examples_fails() -> None:
     found = answers(0.0)
-    assert (len(found.vectors), len(found.updates), found.failures) == (0, 0, [(0, "dropped in mid-round")])
+    assert not len(found.vectors)
+    assert not len(found.updates)
+    assert found.failures == [Failure(0, "dropped in mid-round")]
     found = answers(virtual=VirtualClients(ClientEnvironment(make_data([0, 3]), make_module, 4)))
-    assert found.failures == [(0, "ValueError: the client has no examples")]
+    (failure,) = found.failures
+    assert failure.client == 0
+    assert failure.reason.endswith("the client has no examples")
 
 
 def test_batches_depend_on_seed_client_and_round() -> None:
