@@ -44,6 +44,25 @@ def without_times(path: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.slow
+def test_killed_before_the_first_checkpoint(tmp_path: Path) -> None:
+    """As soon as there is a folder, before round 1, and after it; the last process starts over."""
+    settings = Settings(**COMMON, strategy="mifa", run_dir=str(tmp_path))
+    settings = replace(settings, checkpoint_every=20)
+    whole, path = tmp_path / "whole", tmp_path / "killed"
+    simulate(replace(settings, checkpoint_every=-1), whole)
+    for lines in (0, 1, 3):
+        now = settings if not path.exists() else replace(settings, resume=str(path))
+        process = start(train, now, path)
+        assert kill_when(process, lambda n=lines: (path / "config.toml").exists() and records(path) >= n)
+    assert saved_rounds(path) == []
+    process = start(train, replace(settings, resume=str(path)), path)
+    process.join()
+    assert without_times(path) == without_times(whole)
+    ends = [json.loads((folder / "summary.json").read_text()) for folder in (whole, path)]
+    assert ends[0]["weights_sha256"] == ends[1]["weights_sha256"]
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_killed_three_times(case: str, tmp_path: Path) -> None:
     """Once at a random moment of a round, twice while a checkpoint is written."""

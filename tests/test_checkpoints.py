@@ -222,7 +222,7 @@ def test_without_a_checkpoint_the_run_starts_over(ended: Path, capsys: Any) -> N
 def test_a_resumed_run_has_not_ended(ended: Path) -> None:
     """Killed before its end, it must not look finished."""
     folder = RunFolder(replace(SETTINGS, resume=str(ended)))
-    folder.truncate(10)
+    folder.go_on((10, 0))
     folder.close()
     assert (ended / "metrics.jsonl").stat().st_size == 10
     assert not (ended / "summary.json").exists()

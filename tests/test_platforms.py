@@ -36,4 +36,4 @@ def test_runs_without_what_other_systems_lack(tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=ROOT, env=os.environ, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["client_fits"] > 0
-    assert [*tmp_path.glob("*/checkpoint/checkpoints.sqlite")]
+    assert [*tmp_path.glob("*/checkpoint/states.sqlite")]

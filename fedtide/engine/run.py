@@ -114,9 +114,7 @@ def drive(
     with ExitStack() as watched:
         watched.callback(folder.close)
         try:
-            checkpoints = Checkpointing(
-                experiment.strategy, transport, folder, settings.checkpoint_every, console
-            )
+            checkpoints = Checkpointing(experiment.strategy, transport, folder, settings, console)
             before = checkpoints.resume()
             run = LoggedRun(folder.path.name, folder.path, folder.path.parent, after=before.round)
             rule = StoppingRule(settings, experiment.data.criterion.metric, before.seconds)

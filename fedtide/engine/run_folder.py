@@ -19,8 +19,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
+from io import FileIO
 from pathlib import Path
 from typing import IO, Any
+from zlib import crc32
 
 import numpy as np
 import tomli_w
@@ -61,33 +63,26 @@ class RunFolder(Observer):
         sources: Mapping[str, str] | None = None,
     ) -> None:
         self.resumed = bool(settings.resume)
+        self.parts = own_sources(settings) if sources is None else dict(sources)
+        self._config = settings.as_mapping() | {"resume": ""}
         if self.resumed:
             self.path = Path(settings.resume)
-        elif path is not None:
-            try:
-                path.mkdir(parents=True)
-            except FileExistsError:
-                raise SettingsError(f"{path}: {TAKEN}") from None
-            self.path = path
+            self._config = read_config(self.path) | self._config
         else:
-            self.path = _new_folder(settings)
-        self._metrics = (self.path / "metrics.jsonl").open("ab", buffering=0)
+            self._config |= {"versions": versions(), "command": sys.argv, "resolved": resolved(settings)}
+            if self.parts:
+                self._config["parts"] = self.parts
+            if flower_run:
+                self._config["flower-run"] = flower_run
+            self.path = _new_folder(settings) if path is None else _made(path)
+        self.flower_run = str(self._config.get("flower-run", ""))
+        self._metrics = self._open_metrics()
+        self._length = self._checksum = 0  # of what this run has written to it
         self._unwritten, self._warned = b"", False
         self.warn: Callable[[str], object] = log.warning  # takes a line
         lock(self._metrics, self.path)
-        self.parts = own_sources(settings) if sources is None else dict(sources)
-        config = settings.as_mapping() | {"resume": ""}
-        if self.resumed:
-            config = read_config(self.path) | config
-        else:
-            config |= {"versions": versions(), "command": sys.argv, "resolved": resolved(settings)}
-            if self.parts:
-                config["parts"] = self.parts
-            if flower_run:
-                config["flower-run"] = flower_run
-        self.flower_run = str(config.get("flower-run", ""))
-        with replacing(self.path / "config.toml") as temporary:
-            temporary.write_text(tomli_w.dumps(config), encoding="utf-8")
+        if not self.resumed:  # else see `go_on`
+            self._write_config()
 
     def discard(self) -> None:
         """Remove the folder of a run that has not begun, unless it is that of a resumed run."""
@@ -101,21 +96,28 @@ class RunFolder(Observer):
             with (self.path / NAMES).open("w", encoding="utf-8", newline="") as file:
                 csv.writer(file, lineterminator="\n").writerows([("client", "name"), *enumerate(names)])
 
-    def synced_length(self) -> int:
-        """Return the bytes of `metrics.jsonl`, all of them on the disk; OSError if some cannot be."""
+    def written(self) -> list[int]:
+        """Return the length and the checksum of `metrics.jsonl`, all on the disk; OSError if it cannot be."""
         self._write()
         os.fsync(self._metrics.fileno())
-        return os.fstat(self._metrics.fileno()).st_size
+        return [self._length, self._checksum]
 
-    def check_length(self, length: int) -> None:
-        """Raise ValueError if `metrics.jsonl` is shorter than this."""
-        if os.fstat(self._metrics.fileno()).st_size < length:
-            raise SettingsError(f"metrics.jsonl is shorter than the {length} bytes that it had")
+    def check(self, written: Sequence[int]) -> None:
+        """Raise SettingsError unless `metrics.jsonl` begins with what had been `written`."""
+        (left, expected), checksum = written, 0
+        with (self.path / "metrics.jsonl").open("rb") as file:
+            while part := file.read(min(left, 1 << 20)):
+                left, checksum = left - len(part), crc32(part, checksum)
+        if left or checksum != expected:
+            what = "is shorter than it was" if left else "was changed"
+            raise SettingsError(f"metrics.jsonl {what} in its first {written[0]} bytes")
 
-    def truncate(self, length: int) -> None:
-        """Remove what follows the first `length` bytes of `metrics.jsonl`, and the summary."""
-        self._metrics.truncate(length)
+    def go_on(self, written: Sequence[int] = (0, 0)) -> None:
+        """Begin to write to the folder of a resumed run: remove the records after these, and the summary."""
+        self._length, self._checksum = written
+        self._metrics.truncate(self._length)
         (self.path / "summary.json").unlink(missing_ok=True)
+        self._write_config()
 
     def round(self, record: Record) -> None:
         """Append the record of a round; FolderLost if the folder has been removed.
@@ -164,9 +166,27 @@ class RunFolder(Observer):
     def close(self) -> None:
         self._metrics.close()
 
+    def _open_metrics(self) -> FileIO:
+        """Open `metrics.jsonl` to append to it; a resumed run has one."""
+        file = self.path / "metrics.jsonl"
+        if not self.resumed:
+            return file.open("ab", buffering=0)
+        try:
+            return open(
+                file, "ab", buffering=0, opener=lambda name, flags: os.open(name, flags & ~os.O_CREAT)
+            )
+        except OSError as error:
+            raise SettingsError(f"resume {self.path}: metrics.jsonl: {error.strerror}") from None
+
+    def _write_config(self) -> None:
+        with replacing(self.path / "config.toml") as temporary:
+            temporary.write_text(tomli_w.dumps(self._config), encoding="utf-8")
+
     def _write(self) -> None:
         while self._unwritten:
-            self._unwritten = self._unwritten[self._metrics.write(self._unwritten) :]
+            count = self._metrics.write(self._unwritten)
+            self._checksum = crc32(self._unwritten[:count], self._checksum)
+            self._length, self._unwritten = self._length + count, self._unwritten[count:]
 
 
 def program_version() -> str:
@@ -236,6 +256,15 @@ def _json(record: Record) -> str:
         return json.dumps(record, allow_nan=False)
     except ValueError:
         return json.dumps(finite(record))
+
+
+def _made(path: Path) -> Path:
+    """Make a folder, which must not exist yet."""
+    try:
+        path.mkdir(parents=True)
+    except FileExistsError:
+        raise SettingsError(f"{path}: {TAKEN}") from None
+    return path
 
 
 def _new_folder(settings: Settings) -> Path:

@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 from rich.console import Console
 
-from fedtide.engine.checkpoints.resume import ResumeError, what_changed
+from fedtide.config import Settings
+from fedtide.engine.checkpoints.resume import ResumeError, check_kept, what_changed
 from fedtide.engine.checkpoints.store import CheckpointStore
 from fedtide.engine.checkpoints.unsaved import Unsaved
 from fedtide.engine.observers import Observer, Record
@@ -44,11 +45,11 @@ class Checkpointing(Observer):
         strategy: FlexibleStrategy,
         transport: Transport,
         folder: RunFolder,
-        every: int,  # rounds, see the setting `checkpoint_every`
+        settings: Settings,
         console: Console,
     ) -> None:
         self.strategy, self.transport, self.folder = strategy, transport, folder
-        self.every, self.console = every, console
+        self.settings, self.every, self.console = settings, settings.checkpoint_every, console
         self._store = CheckpointStore(folder.path / FOLDER)
         self._unsaved = Unsaved(self.strategy)
         self._saved = -1  # round of the last checkpoint
@@ -60,30 +61,34 @@ class Checkpointing(Observer):
     def resume(self) -> Position:
         """Load the newest undamaged checkpoint of a resumed run; without any checkpoint, start over.
 
-        ResumeError: all checkpoints are damaged, or belong to another run.
+        ResumeError: all checkpoints are damaged, or belong to another run. Until all is loaded, the folder
+        stays what it is.
         """
         if not self.folder.resumed:
             return Position()
         try:
-            found = self._store.load(lambda state: self.folder.check_length(take(state, "metrics_bytes")))
+            found = self._store.load(lambda state: self.folder.check(take(state, "metrics")))
             if found is None:
-                self.folder.truncate(0)
+                self.folder.go_on()
                 say(self.console, f"{self.folder.path} has no checkpoint: the run starts over")
                 return Position()
-            for change in what_changed(self.folder.path, self.folder.parts):
-                what = "the results may differ from those of an uninterrupted run"
-                say(self.console, f"warning: {change}: {what}")
-            for reason in found.damaged:
-                say(self.console, f"{reason}; resuming after round {found.round}")
-            state, self._saved = found.state, found.round
+            state = found.state
+            check_kept(take(state, "settings"), self.settings.as_mapping(), "config.toml was changed: ")
             if state.get("frozen_checksum", 0.0) != self.strategy.wire.frozen_checksum:
                 raise SettingsError("the model's frozen weights are not those that the run began with")
             self.strategy.load_state_dict(within("strategy", state))
             self.transport.load_state_dict(within("transport", state))
-            self.folder.truncate(take(state, "metrics_bytes"))
+            changes = what_changed(self.folder.path, self.folder.parts)
+            self.folder.go_on(take(state, "metrics"))
         except (OSError, ValueError) as error:
+            self._store.close()
             raise ResumeError(f"resume {self.folder.path}: {error}") from error
-        self._seconds_before = take(state, "seconds")
+        for change in changes:
+            what = "the results may differ from those of an uninterrupted run"
+            say(self.console, f"warning: {change}: {what}")
+        for reason in found.damaged:
+            say(self.console, f"{reason}; resuming after round {found.round}")
+        self._saved, self._seconds_before = found.round, take(state, "seconds")
         self._start = self._last = time.perf_counter()
         return Position(found.round, self._seconds_before)
 
@@ -141,7 +146,9 @@ class Checkpointing(Observer):
     def _state(self) -> StateDict:
         return {
             "seconds": self._seconds_before + time.perf_counter() - self._start,
-            "metrics_bytes": self.folder.synced_length(),
+            # `auto` may be what the settings of a cell say, and the choice for it those of a run.
+            "settings": {k: v for k, v in self.settings.as_mapping().items() if k != "cohort"},
+            "metrics": self.folder.written(),
             "frozen_checksum": self.strategy.wire.frozen_checksum,
             **nested("strategy", self.strategy.state_dict()),
             **nested("transport", self.transport.state_dict()),

@@ -15,6 +15,7 @@ from fedtide.ground.errors import SettingsError
 
 # Settings that only say when a run ends; `num-rounds` can only be raised, as schedules may depend on it.
 ENDS = {"num-rounds", "until", "until-seconds", "stop-at", "patience"}
+MAY_CHANGE = EXECUTION_ONLY | ENDS
 
 
 class ResumeError(SettingsError):
@@ -36,19 +37,21 @@ def settings_of(values: Mapping[str, Any], source: str) -> Settings:
         raise SettingsError(f"resume {folder}: not a run folder: config.toml is missing")
     before = Settings.from_mapping(read_toml(str(config)), str(config))
     given = Settings.from_mapping(before.as_mapping() | dict(values), source)
-    was, wanted = before.as_mapping(), given.as_mapping()
-    changed = [
-        f"{key} was {was[key]!r}, not {wanted[key]!r}"
-        for key in was.keys() - EXECUTION_ONLY - ENDS
-        if was[key] != wanted[key]
-    ]
-    if changed:
-        raise SettingsError(
-            f"resume {folder}: {'; '.join(sorted(changed))}; a resumed run keeps its settings"
-        )
+    check_kept(before.as_mapping(), given.as_mapping(), f"resume {folder}: ")
     if given.num_rounds < before.num_rounds:
         raise SettingsError(f"resume {folder}: num-rounds was {before.num_rounds} and can only be raised")
     return given
+
+
+def check_kept(before: Mapping[str, Any], now: Mapping[str, Any], where: str) -> None:
+    """Raise SettingsError if settings, by kebab-case key, have changed that a resumed run keeps."""
+    changed = [
+        f"{key} was {before[key]!r}, not {now.get(key)!r}"
+        for key in sorted(before.keys() - MAY_CHANGE)
+        if before[key] != now.get(key)
+    ]
+    if changed:
+        raise SettingsError(f"{where}{'; '.join(changed)}; a resumed run keeps its settings")
 
 
 def what_changed(path: Path, parts: Mapping[str, str]) -> list[str]:

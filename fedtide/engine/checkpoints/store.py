@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 from fedtide.ground.errors import SettingsError
 from strategies.core.state import Rows, StateDict, Vectors
 
-FILE = "checkpoints.sqlite"
+FILE = "states.sqlite"
+EARLIER = ("round-*.safetensors", "checkpoints.sqlite")  # files of earlier versions
 VALUES = "JSON values"  # the name of all that is not an array
 KEYS, VERSIONS = "keys of ", "versions of "  # followed by the name of the `Rows`
 STATE = "state"  # the name of packed states in the table
@@ -66,6 +67,7 @@ class CheckpointStore:
         parts = {name: part for name, part in state.items() if isinstance(part, Rows)}
         parts[STATE] = _row(server_round, [_pack(state)])
         with self._transaction() as db:  # of its own: space that it frees can be written without a journal
+            db.executescript(SETUP)
             db.executemany(f"DELETE FROM vectors WHERE {PLACE}", self._unused)
         self._unused = []
         with self._transaction() as db:
@@ -84,17 +86,20 @@ class CheckpointStore:
     def load(self, check: Callable[[StateDict], None] = lambda state: None) -> Found | None:
         """Return the newest undamaged checkpoint; None if there is none at all.
 
-        `check` raises ValueError for a state that cannot be used. The next `save` deletes the others.
-        OSError: the file cannot be read. ValueError: all checkpoints are damaged, or of an earlier version.
+        `check` raises ValueError for a state that cannot be used. Nothing is written; the next `save` deletes
+        the others. OSError: the file cannot be read. ValueError: all checkpoints are damaged, or of an
+        earlier version.
         """
         if not (self.folder / FILE).exists():
-            if [*self.folder.glob("round-*.safetensors")]:
+            if any([*self.folder.glob(name)] for name in EARLIER):
                 raise SettingsError(
                     f"{self.folder} was written by an earlier version, which can still resume it"
                 )
             return None
         damaged: list[str] = []
         with self._transaction() as db:
+            if not db.execute("PRAGMA page_count").fetchone()[0]:  # killed before the first save
+                return None
             query = "SELECT DISTINCT key FROM vectors WHERE name = ? ORDER BY key DESC"
             for (server_round,) in db.execute(query, (STATE,)).fetchall():
                 try:
@@ -109,6 +114,9 @@ class CheckpointStore:
                 stored = {*db.execute("SELECT name, key, version FROM vectors")}
                 self._unused = [*stored - used]
                 return Found(server_round, state, damaged)
+            (verdict,) = db.execute("PRAGMA integrity_check(1)").fetchone()
+            if verdict != "ok":  # there may have been some
+                raise sqlite3.DatabaseError(" ".join(verdict.split()))
         if damaged:
             raise SettingsError(f"{self.folder}: {'; '.join(damaged)}")
         return None
@@ -125,7 +133,6 @@ class CheckpointStore:
             if self._opened is None:
                 self.folder.mkdir(exist_ok=True)
                 self._opened = sqlite3.connect(self.folder / FILE)
-                self._opened.executescript(SETUP)
             with self._opened:
                 yield self._opened
         except sqlite3.Error as error:
@@ -177,19 +184,27 @@ def _places(name: str, rows: Rows, positions: Any = slice(None)) -> list[tuple[s
 
 
 def _write(db: sqlite3.Connection, place: tuple[str, int, int], vector: NDArray[Any]) -> None:
-    data = np.ascontiguousarray(vector).view(np.uint8).data
+    data, dtype = np.ascontiguousarray(vector).view(np.uint8).data, vector.dtype.str
     for number, start in enumerate(range(0, max(1, len(data)), PIECE)):
         piece = data[start : start + PIECE]
-        entry = (*place, number, vector.dtype.str, crc32(piece), piece)
+        entry = (*place, number, dtype, _checksum(place, number, dtype, len(data), piece), piece)
         db.execute("INSERT INTO vectors VALUES (?, ?, ?, ?, ?, ?, ?)", entry)
 
 
 def _read(db: sqlite3.Connection, place: tuple[str, int, int]) -> NDArray[Any]:
-    query = f"SELECT dtype, checksum, data FROM vectors WHERE {PLACE} ORDER BY piece"
+    query = f"SELECT piece, dtype, checksum, data FROM vectors WHERE {PLACE} ORDER BY piece"
     pieces = db.execute(query, place).fetchall()
-    if not pieces or any(crc32(data) != checksum for _, checksum, data in pieces):
+    size = sum(len(data) for *_, data in pieces)
+    if not pieces or any(
+        checksum != _checksum(place, number, dtype, size, data) for number, dtype, checksum, data in pieces
+    ):
         raise ValueError(f"its {place[0]} of {place[1]} is missing or was changed")
-    return np.frombuffer(b"".join(data for *_, data in pieces), pieces[0][0])
+    return np.frombuffer(b"".join(data for *_, data in pieces), pieces[0][1])
+
+
+def _checksum(place: tuple[str, int, int], number: int, dtype: str, size: int, piece: Any) -> int:
+    """Return the checksum of a piece of a vector of so many bytes, and of where it belongs."""
+    return crc32(piece, crc32(repr((*place, number, dtype, size)).encode()))
 
 
 def _vector(db: sqlite3.Connection, places: list[tuple[str, int, int]], position: int) -> NDArray[Any]:
