@@ -86,7 +86,7 @@ def test_a_hang_up_ends_a_run_as_documented(tmp_path: Path, engine: str) -> None
     terminal = Terminal()
     arguments = [*SMALL, "--hang-up", f"--engine={engine}", "--num-workers=1", "--num-rounds=1000000"]
     process = start(on, terminal.path, "utf-8", [*arguments, f"--run-dir={tmp_path}"])
-    terminal.close_when(b"accuracy", process)
+    terminal.close_when(b"  4 c", process)  # after the first round
     assert code_of(process) == 128 + signal.SIGHUP
     summary = summary_in(tmp_path)
     assert (summary["signal"], summary["rounds"] > 0) == ("SIGHUP", True)
