@@ -271,21 +271,32 @@ class Kept(Strategy):
         rng = np.random.default_rng(seed)
         self.weights = ndarrays_to_parameters([rng.normal(size=3)])
         self.history = {"loss": [rng.random(), np.float32(rng.random())], 3: (None, rng.normal(size=2))}
-        self.rng, self.rule = rng, np.mean
+        self.rng, self.rule, self.rules = rng, np.mean, [np.mean, {"b": np.max}]
         self.strategy = FedAvgM(initial_parameters=ndarrays_to_parameters([rng.normal(size=2)]))
 
 
 def test_attributes_of_a_strategy_of_flower(tmp_path: Path) -> None:
     one, other = Kept(1), Kept(2)
+    state = Attributes(one)
     one.strategy.momentum_vector = [np.arange(3.0)]  # type: ignore[assignment]
     Attributes(other).load_state_dict(stored(Attributes(one).state_dict()))
     assert (other.weights, other.rule) == (one.weights, np.mean)
+    assert other.rules == one.rules
     assert other.strategy.initial_parameters == one.strategy.initial_parameters
     np.testing.assert_array_equal(other.strategy.momentum_vector, [np.arange(3.0)])  # type: ignore[arg-type]
     assert other.history["loss"] == one.history["loss"]
     assert type(other.history["loss"][1]) is np.float32
     np.testing.assert_array_equal(other.history[3][1], one.history[3][1])
     assert other.rng.random() == one.rng.random()
+    for late in (np.min, lambda x: x, np.random.default_rng(0), Kept(3)):
+        one.rules.append(late)
+        with pytest.raises(ValueError, match=r"Kept.rules\[2\] is a .* that it had not when it was made"):
+            state.state_dict()
+        one.rules.pop()
+    one.rule = np.max
+    with pytest.raises(ValueError, match=r"Kept\.rule is a"):
+        state.state_dict()
+    one.rule = np.mean
     one.history["loss"].append({1, 2})
     with pytest.raises(ValueError, match=r"Kept.history\['loss'\]\[2\] is a set, which cannot be saved"):
         Attributes(one).state_dict()

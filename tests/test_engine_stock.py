@@ -1,5 +1,6 @@
 """Any strategy of Flower as a method: its options, its results beside ours, and what it survives."""
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -7,6 +8,7 @@ import numpy as np
 import pytest
 from own_parts import Folder
 
+import sim
 from fedtide.analysis.update_shares import update_shares
 from fedtide.config import Settings
 from fedtide.engine.methods import method_of
@@ -224,6 +226,17 @@ def test_too_few_replies_do_not_end_the_run(
     assert second["events"] == [{"event": "no update", "reason": reason}]
     assert (first["events"], third["events"]) == ([], [])
     assert first["loss"] == second["loss"] > third["loss"]
+
+
+def test_a_strategy_that_cannot_use_any_reply(own: Folder, capsys: Any) -> None:
+    """Flower's for gradient-boosted trees, with our clients: every round is without an update."""
+    arguments = ["--num-clients=4", "--num-rounds=2", "--model=logistic", "--engine=inline", "--trace=always"]
+    assert sim.main([*arguments, f"--strategy={STOCK}FedXgbBagging", "--json"]) == 3
+    shown = capsys.readouterr()
+    assert json.loads(shown.out)["client_fits"] == 0
+    assert "no reply ever counted" in shown.err
+    assert sim.main([*arguments, f"--strategy={STOCK}FedAvg"]) == 0
+    assert "warning" not in "".join(capsys.readouterr())
 
 
 def test_a_mistake_in_its_code_ends_the_run(simulate: Callable[..., Any], strategies: Folder) -> None:

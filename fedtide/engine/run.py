@@ -38,6 +38,7 @@ from fedtide.ground.contract import FitConfig
 from fedtide.ground.display import lost_display
 from fedtide.ground.errors import told
 from fedtide.ground.wording import say
+from fedtide.interop.stock_strategy import NO_UPDATE
 from strategies.core.parameters import count_bytes
 
 # What a run may report in the end besides the global model's loss and metric: what it was tested on, personal
@@ -189,7 +190,8 @@ class _State(Observer):
 
     def round(self, record: dict[str, Any]) -> None:
         self.last.update(record)
-        self.client_fits += len(record.get("active", []))
+        if not any(event.get("event") == NO_UPDATE for event in record.get("events", ())):
+            self.client_fits += len(record.get("active", []))
 
     recall = round
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -17,19 +18,46 @@ Arrays = dict[str, NDArray[Any]]
 class Attributes(Stateful):
     """What a strategy has, and strategies that it wraps: numbers, arrays, and lists and dictionaries of them.
 
-    Functions and classes are left as they are: they say what the object does, not how far it has come. An
-    attribute that cannot be saved is a ValueError.
+    Functions and classes are left as they are, and random generators and wrapped strategies are restored in
+    place: a resumed run has those that the strategy was made with. Others, which came later, and whatever
+    else cannot be saved, are a ValueError.
     """
 
     def __init__(self, of: Strategy) -> None:
         self.of = of
+        self._made = dict(_objects(of, type(of).__name__))
 
     def state_dict(self) -> StateDict:
-        arrays: Arrays = {}
-        return {"values": _encoded(self.of, type(self.of).__name__, arrays), **arrays}
+        name, arrays = type(self.of).__name__, Arrays()
+        for place, value in _objects(self.of, name):
+            if not _in_place(value, self._made.get(place)):
+                raise ValueError(f"{place} is a {type(value).__name__} that it had not when it was made")
+        return {"values": _encoded(self.of, name, arrays), **arrays}
 
     def load_state_dict(self, state: StateDict) -> None:
         _decoded(take(state, "values"), self.of, state)
+
+
+def _objects(value: Any, name: str) -> Iterator[tuple[str, Any]]:
+    """Yield what a resumed run takes over from the strategy that it makes anew, by its places' names."""
+    parts: Iterable[tuple[str, Any]] = ()
+    if isinstance(value, list | tuple):
+        parts = ((f"{name}[{i}]", part) for i, part in enumerate(value))
+    elif type(value) is dict:
+        parts = ((f"{name}[{key!r}]", part) for key, part in value.items())
+    elif isinstance(value, Strategy):
+        parts = ((f"{name}.{key}", part) for key, part in vars(value).items())
+    if isinstance(value, Strategy | np.random.Generator) or callable(value):
+        yield name, value
+    for place, part in parts:
+        yield from _objects(part, place)
+
+
+def _in_place(value: Any, made: Any) -> bool:
+    """Whether a state may leave an object out, as the one that a strategy was made with takes its place."""
+    if isinstance(value, np.random.Generator):
+        return isinstance(made, type(value)) and type(made.bit_generator) is type(value.bit_generator)
+    return type(made) is type(value) if isinstance(value, Strategy) else made is value
 
 
 def _encoded(value: Any, name: str, arrays: Arrays) -> Any:
@@ -76,7 +104,8 @@ def _decoded(encoded: Any, now: Any, state: StateDict) -> Any:
     if kind == "number":
         return take(state, content)[()]
     if kind in ("list", "tuple"):
-        parts = [_decoded(part, None, state) for part in content]
+        before = dict(enumerate(now)) if isinstance(now, list | tuple) else {}
+        parts = [_decoded(part, before.get(i), state) for i, part in enumerate(content)]
         return parts if kind == "list" else tuple(parts)
     if kind == "dict":
         old = now if isinstance(now, dict) else {}

@@ -43,6 +43,7 @@ DEFAULTS = {
 }
 # What an algorithm raises where it has too few replies; any other error is one of its code.
 OF_TOO_FEW = (ArithmeticError, AssertionError, IndexError, ValueError)
+NO_UPDATE = "no update"  # the event of a round in which it could use none of the replies
 MU = "proximal_mu"  # what Flower's FedProx sends; our clients have a rule for it
 
 
@@ -137,7 +138,7 @@ class StockStrategy(FlexibleStrategy):
         """Take over the weights that the strategy returns, if it does."""
         counted = [self._results.pop(client) for client in replies.clients.tolist()]
         failures = [*self._failures, *self._results.values()]
-        with self._noting("no update", not counted):
+        with self._noting(NO_UPDATE, not counted):
             parameters, metrics = self.stock.aggregate_fit(self.round, counted, failures)
             if parameters is not None:
                 self.weights = self._read_weights(parameters).astype(np.float64)
@@ -252,7 +253,7 @@ def stock_type(name: str, factory: Callable[..., Strategy]) -> type[StockStrateg
     title = getattr(factory, "__name__", name)
     made = make_dataclass(f"{title}Options", own, bases=(Options,), frozen=True, kw_only=True)
     members = {"factory": staticmethod(factory), "parameters": parameters, "own_options": made}
-    return type(title, (StockStrategy,), {**members, "__doc__": factory.__doc__})
+    return type(title, (StockStrategy,), {**members, "__module__": __name__, "__doc__": factory.__doc__})
 
 
 def _parameters(factory: Callable[..., Any]) -> dict[str, inspect.Parameter]:
