@@ -113,6 +113,10 @@ class Narrow(nn.Module):
         self.head = nn.Linear(3, num_classes)
     def forward(self, x):
         return self.head(x.flatten(1))
+
+class Former(MimiC):
+    def on_departure(self, client, keep):
+        pass
 """
 
 
@@ -128,6 +132,7 @@ def parts(own: Folder) -> Folder:
 
 # Flag and name, and the key words of the line that says what is wrong.
 WRONG = """
+strategy parts.Former | on_departure is called no more; define members_changed
 trace nonesuch.Office | there is no module 'nonesuch', neither in {here} nor
 trace parts.inner.Office | there is no module 'parts.inner'
 trace parts.Office | parts.py has no 'Office'; it defines twice, factor,

@@ -24,6 +24,13 @@ from strategies.selection import selection_of
 METHODS: dict[str, type[FlexibleStrategy]] = {**strategies.STRATEGIES, "sequential-sgd": SequentialSGD}
 """What `--strategy` accepts, but for dotted names."""
 
+# What methods of one's own may still define, and what has taken its place.
+FORMER_HOOKS = {
+    "on_arrival": "members_changed(arrived, left)",
+    "on_departure": "members_changed(arrived, left)",
+    "on_farewell": "farewells(states)",
+}
+
 # Settings that are options of every strategy, under the same names.
 GENERAL = (
     "clients_per_round",
@@ -115,4 +122,8 @@ def _check_own(name: str, strategy: type[FlexibleStrategy]) -> None:
     if "__dataclass_fields__" not in vars(options):
         advice = "decorate it with @dataclass(frozen=True, kw_only=True)"
         raise SettingsError(f"strategy {name}: {options.__name__} is not a dataclass: {advice}")
+    if former := [hook for hook in FORMER_HOOKS if hasattr(strategy, hook)]:
+        raise SettingsError(
+            f"strategy {name}: {former[0]} is called no more; define {FORMER_HOOKS[former[0]]} in its place"
+        )
     rule_named(strategy.rule.name)
