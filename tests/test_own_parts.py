@@ -226,13 +226,13 @@ def partition(labels, sizes, rng):
 OF_DEFECTS = """
 strategy=defects.Method | defects.Method.update: ZeroDivisionError: division by zero (defects.py, line 17)
 strategy=defects.Shape | defects.Shape.setup: ValueError: operands .* (defects.py, line 21)
-strategy=defects.InClients | defects.Steps.step: ValueError: no step (defects.py, line 36)
+strategy=defects.InClients | defects.Steps.step: ValueError: no step (defects.py, line 35)
 trace=defects.Lost | defects.Lost.round: IndexError: list index out of range (defects.py, line 25)
-trace=defects.trace | defects.trace: ValueError: p is 2.0 (defects.py, line 42)
+trace=defects.trace | defects.trace: ValueError: p is 2.0 (defects.py, line 41)
 model=defects.Net | defects.Net.__init__: NameError: name 'classes' is not defined (defects.py, line 31)
-task=defects.task | defects.task: KeyError: 'no key' (defects.py, line 45)
-lr-schedule=defects.schedule | defects.schedule.<locals>.<lambda>: ZeroDivisionError: .* (defects.py, line 48)
-partition=defects.partition | defects.partition: IndexError: .* (defects.py, line 51)
+task=defects.task | defects.task: KeyError: 'no key' (defects.py, line 44)
+lr-schedule=defects.schedule | defects.schedule.<locals>.<lambda>: ZeroDivisionError: .* (defects.py, line 47)
+partition=defects.partition | defects.partition: IndexError: .* (defects.py, line 50)
 trace=broken.Office | broken.<module>: AttributeError: .*nonesuch.* (broken.py, line 4)
 trace=leaves.Office | importing leaves ends the program: SystemExit: 7 (leaves.py, line 1)
 trace=syntax.Office | syntax: SyntaxError: invalid syntax (syntax.py, line 1)
@@ -273,8 +273,8 @@ def test_a_defect_on_ray_and_in_the_cells_of_a_comparison(parts: Folder) -> None
     single = ["--engine=ray", "--strategy=defects.InClients"]
     done = subprocess.run([*call, *single], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (1, "")
-    assert 'defects.py", line 36, in step' in done.stderr
-    assert done.stderr.endswith("error: defects.Steps.step: ValueError: no step (defects.py, line 36)\n")
+    assert 'defects.py", line 35, in step' in done.stderr
+    assert done.stderr.endswith("error: defects.Steps.step: ValueError: no step (defects.py, line 35)\n")
 
 
 @pytest.mark.parametrize("line", WRONG.strip().splitlines(), ids=lambda line: line.partition(" | ")[0])
