@@ -47,8 +47,9 @@ def test_requirements_are_those_of_the_package_and_its_tests() -> None:
     lines = (ROOT / "requirements.txt").read_text(encoding="utf-8").splitlines()
     listed = {line.partition("#")[0].strip() for line in lines} - {""}
     extras = project["optional-dependencies"]
-    rest = listed - {*project["dependencies"], *extras["report"]}
-    assert len(listed) == len({*project["dependencies"], *extras["report"]}) + len(rest)
+    used = {*project["dependencies"], *extras["report"], *extras["tune"], *extras["data"]}
+    rest = listed - used
+    assert len(listed) == len(used) + len(rest)
     assert rest == {line for line in extras["dev"] if line.startswith(("pytest", "hypothesis"))}
 
 

@@ -16,7 +16,7 @@ PAGES = {path.relative_to(ROOT).as_posix(): path for path in [ROOT / "README.md"
 PROGRAM = re.compile(r"(?:fedtide|(?:\.venv/bin/)?python sim\.py)(?: |$)")
 # By the beginnings of commands: the tests that run them, with settings of their own.
 RUN = {
-    "python3 -m venv .venv": "test_default_run.py runs it, and CI installs by README's commands",
+    "python3 -m venv .venv": "test_readme.py, and CI",
     "python -m clients.device": "test_clients_device.py",
     "python -m traces.record": "test_traces_record.py",
     "python experiments/": "test_experiments.py",
@@ -49,7 +49,7 @@ NOT_RUN = {
 }
 # Pages whose Python a test runs as it stands.
 PYTHON = {
-    "README.md": "test_wheel.py",
+    "README.md": "test_readme.py, its commands as well",
     "docs/extending.md": "test_extending.py, its commands as well",
     "docs/own-project.md": "test_own_project.py",
     "docs/run-folder.md": "test_run_folder_page.py",
