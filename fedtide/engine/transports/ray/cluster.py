@@ -99,7 +99,7 @@ def imports() -> dict[str, Any]:
     _check_imports()
     there = ray.get_runtime_context().runtime_env.get("env_vars", {}).get("PYTHONPATH")
     own = {str(path.parent): None for path in modules_here()}
-    paths = [ROOT, *filter(None, [there or os.environ.get("PYTHONPATH")]), *own]
+    paths = [ROOT, there or "${PYTHONPATH}", *own]  # Ray puts in what its processes have
     return {"env_vars": {"PYTHONPATH": os.pathsep.join(paths)}}
 
 
