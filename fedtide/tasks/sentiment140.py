@@ -6,7 +6,7 @@ import csv
 import re
 import zipfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from io import TextIOWrapper
@@ -93,15 +93,16 @@ class Sentiment140(Checked):
         for row in table.rows():
             if row.user in tweets:
                 tweets[row.user].append(self.tweet(row))
-        return self.divide({user: sorted(own) for user, own in tweets.items()}, holdout, seed)
+        return self.divide([sorted(own) for own in tweets.values()], holdout, seed, [*tweets])
 
     def tweet(self, row: Row) -> Tweet:
         """Return a row of the table with its text as words, no more than count."""
         return Tweet(row.number, row.label, _WORD.findall(row.text.lower())[: self.words])
 
-    def divide(self, tweets: dict[str, list[Tweet]], holdout: float, seed: int) -> FederatedData:
-        """Number the words of each user's tweets; the last fifth of them are test data."""
-        clients = [*tweets.values()]
+    def divide(
+        self, clients: list[list[Tweet]], holdout: float, seed: int, names: Sequence[str] = ()
+    ) -> FederatedData:
+        """Number the words of each client's tweets; the last fifth of them are test data."""
         cuts = [len(own) - max(1, int(TEST_SHARE * len(own))) for own in clients]
         train = [tweet for own, cut in zip(clients, cuts, strict=True) for tweet in own[:cut]]
         test = [tweet for own, cut in zip(clients, cuts, strict=True) for tweet in own[cut:]]
@@ -115,7 +116,7 @@ class Sentiment140(Checked):
             most = sorted(counts, key=lambda word: (-counts[word], word))[: self.vocabulary - UNKNOWN - 1]
             numbers = {word: UNKNOWN + 1 + position for position, word in enumerate(most)}
         stored = [self._numbered(tweets, numbers) for tweets in (train, test)]
-        data = PartitionedData.divide(stored[0], stored[1], 2, parts, holdout, seed, client_names=[*tweets])
+        data = PartitionedData.divide(stored[0], stored[1], 2, parts, holdout, seed, client_names=names)
         if self.glove:
             return DerivedData(data, WordVectors(np.pad(vectors, ((UNKNOWN + 1, 0), (0, 0)))))
         return DerivedData(data, _same, self.vocabulary)
