@@ -159,6 +159,13 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Folder]:
     folder.forget()
 
 
+@pytest.fixture(autouse=True)
+def whole_tracebacks() -> Iterator[None]:
+    """Show all of a traceback: what `flwr run` calls cuts them, for its own process."""
+    yield
+    vars(sys).pop("tracebacklimit", None)
+
+
 @pytest.fixture(scope="session")
 def ray_cluster() -> Iterator[None]:
     """One Ray instance for all tests; its actors can import test modules."""

@@ -269,11 +269,6 @@ class Coloured(nn.Module):
         return outputs
 
 
-def squeezenet(shape: tuple[int, ...], classes: int) -> nn.Module:
-    """With dropout."""
-    return Coloured(models.squeezenet1_1(num_classes=classes))
-
-
 def vision_transformer(shape: tuple[int, ...], classes: int) -> nn.Module:
     return Coloured(models.VisionTransformer(32, 8, 1, 2, 16, 32, num_classes=classes))
 

@@ -162,7 +162,7 @@ def check_round(run: Federation) -> None:
     assert shares == 0 or abs(shares - 1) < 1e-12
 
 
-@pytest.mark.filterwarnings("error")
+@pytest.mark.filterwarnings("error::RuntimeWarning")
 @pytest.mark.parametrize(("name", "options"), ALL, ids=lambda part: str(part) if part else "-")
 @settings(max_examples=EXAMPLES, deadline=None, derandomize=True, phases=PHASES)
 @given(history=HISTORIES)
