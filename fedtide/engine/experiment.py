@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import torch
@@ -97,6 +99,19 @@ class Experiment:
         )
 
 
+@contextmanager
+def _without_collector() -> Iterator[None]:
+    """Keep the garbage collector from scanning PyTorch's modules again and again while Numba is imported."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+@_without_collector()
 def prepare(
     settings: Settings,
     tune: bool = True,
