@@ -33,6 +33,10 @@ from fedtide.report import make
 
 ROOT = Path(__file__).parents[1]
 SMALL = ["--client-gpus=0", "--model=logistic", "--num-clients=4", "--local-steps=4", "--trace=always"]
+# What Ray's C++ part says where its raylet ends before this process: it has no level for the driver alone.
+OF_RAY = re.compile(
+    r"^\[.*core_worker.*Attempting to recover \d+ lost objects by resubmitting their tasks.*\n", re.M
+)
 SETTINGS = {"model": "logistic", "num_clients": 4, "engine": "inline", "client_gpus": 0.0, "trace": "always"}
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds processes in /proc")
@@ -70,7 +74,9 @@ def interrupted(
     finally:
         for pid in running(process.pid):
             os.kill(pid, signal.SIGKILL)
-    assert not re.search("traceback|warning|core_worker", err, re.IGNORECASE)
+    if number is signal.SIGTERM:
+        err = OF_RAY.sub("", err)
+    assert not re.search("traceback|warning|core_worker", err, re.IGNORECASE), err
     return process.returncode, out, err
 
 
