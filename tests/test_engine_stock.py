@@ -1,6 +1,7 @@
 """Any strategy of Flower as a method: its options, its results beside ours, and what it survives."""
 
 import json
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -16,10 +17,12 @@ from traces import TRACES
 
 STOCK = "flwr.server.strategy."
 DEFAULT_TRACE = Settings().trace
+BRIEF = ["--num-clients=4", "--num-rounds=2", "--model=logistic", "--engine=inline", "--trace=always"]
 ALWAYS: dict[str, Any] = {"trace": "always", "num_rounds": 4}
 OWN = """
 import random
 
+import flwr.server.strategy
 import numpy as np
 from flwr.common import FitIns, ndarrays_to_parameters, parameters_to_ndarrays
 from flwr.server.strategy import FedAvg, Strategy
@@ -75,6 +78,11 @@ class Own(FedAvg):
 
 def wrapped(initial_parameters, evaluate_fn, *, fraction: float = 1.0):
     return FedAvg(initial_parameters=initial_parameters, evaluate_fn=evaluate_fn, fraction_fit=fraction)
+
+def clipping(*, adaptive: bool = False):
+    client_side = "Adaptive" if adaptive else "Fixed"
+    clipped = getattr(flwr.server.strategy, f"DifferentialPrivacyClientSide{client_side}Clipping")
+    return clipped(FedAvg(), *((0.3, 6) if adaptive else (0.3, 0.1, 6)))
 
 def wrong(*, fraction: float = 1.0):
     return fraction
@@ -230,13 +238,41 @@ def test_too_few_replies_do_not_end_the_run(
 
 def test_a_strategy_that_cannot_use_any_reply(own: Folder, capsys: Any) -> None:
     """Flower's for gradient-boosted trees, with our clients: every round is without an update."""
-    arguments = ["--num-clients=4", "--num-rounds=2", "--model=logistic", "--engine=inline", "--trace=always"]
-    assert sim.main([*arguments, f"--strategy={STOCK}FedXgbBagging", "--json"]) == 3
+    assert sim.main([*BRIEF, f"--strategy={STOCK}FedXgbBagging", "--json"]) == 3
     shown = capsys.readouterr()
     assert json.loads(shown.out)["client_fits"] == 0
     assert "no reply ever counted" in shown.err
-    assert sim.main([*arguments, f"--strategy={STOCK}FedAvg"]) == 0
-    assert "warning" not in "".join(capsys.readouterr())
+
+
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        *("FedAvg", "FedAvgM:server-momentum=0.9", "FedProx:proximal-mu=0.1", "QFedAvg", "FedMedian"),
+        *("FedAdagrad", "FedAdam", "FedYogi", "FedTrimmedAvg", "FaultTolerantFedAvg", "Krum"),
+    ],
+)
+def test_nothing_is_said_of_attributes_that_are_saved(own: Folder, capsys: Any, strategy: str) -> None:
+    assert sim.main([*BRIEF, f"--strategy={STOCK}{strategy}", "--checkpoint-every=1"]) == 0
+    shown = "".join(capsys.readouterr())
+    assert "is not in its" not in shown
+    assert "warning" not in shown
+
+
+@pytest.mark.parametrize(
+    ("strategy", "error"),
+    [
+        ("Bulyan", r"TypeError: aggregate_krum\(\) .*"),
+        ("FedAvgAndroid", "[A-Z][a-z]+Error: .*"),
+        ("FedXgbNnAvg", "[A-Z][a-z]+Error: .*"),
+    ],
+)
+def test_one_of_flowers_that_does_not_work_here(own: Folder, capsys: Any, strategy: str, error: str) -> None:
+    """Its code has failed, not a user's: one line instead of a traceback."""
+    assert sim.main([*BRIEF, f"--strategy={STOCK}{strategy}"]) == 1
+    shown = "".join(capsys.readouterr())
+    why = f"strategy {strategy} of Flower does not work with these clients and this model: {error}"
+    assert re.search(f"^the run has failed: {why}; ", shown, re.MULTILINE), shown
+    assert "Traceback" not in shown
 
 
 def test_a_mistake_in_its_code_ends_the_run(simulate: Callable[..., Any], strategies: Folder) -> None:
@@ -281,3 +317,6 @@ def test_a_function_that_makes_a_strategy(simulate: Callable[..., Any], strategi
         simulate(strategy="stock.wrong")
     with pytest.raises(ValueError, match="strategy FedTrimmedAvg: `beta` must be in the range"):
         simulate(strategy=f"{STOCK}FedTrimmedAvg:beta=0.7")
+    for adaptive in ("false", "true"):
+        with pytest.raises(ValueError, match="strategy clipping: clients here do not clip their updates"):
+            simulate(strategy=f"stock.clipping:adaptive={adaptive}")

@@ -36,7 +36,7 @@ from fedtide.engine.transports.inline import InlineTransport
 from fedtide.engine.transports.virtual import Simulation
 from fedtide.ground.contract import FitConfig
 from fedtide.ground.display import lost_display
-from fedtide.ground.errors import told
+from fedtide.ground.errors import described, is_of, told
 from fedtide.ground.wording import say
 from fedtide.interop.stock_strategy import NO_UPDATE
 from strategies.core.parameters import count_bytes
@@ -228,6 +228,9 @@ def _summary(experiment: Experiment, folder: RunFolder, ended: _State) -> dict[s
             "metric": metric._asdict() | {"name": metric.key},
             "final": {
                 metric.key: last.get(metric.key),
+            if is_of(error, "flwr.server.strategy"):
+                named = f"strategy {type(server.strategy).__name__} of Flower"
+                return None, f"{named} does not work with these clients and this model: {described(error)}"
                 "loss": last.get("loss"),
                 "train_loss": None if ended.defect else experiment.evaluator.train_loss(ended.arrays),
                 **{key: last[key] for key in measured if key in last},

@@ -102,6 +102,11 @@ def own_places(error: BaseException) -> list[Place]:
     return places or (own_places(error.__cause__) if error.__cause__ else [])
 
 
+def is_of(error: BaseException, package: str) -> bool:
+    """Whether an error was raised in or through an installed package, and not by a part of the user's own."""
+    return not own_places(error) and any(p.function.startswith(f"{package}.") for p in _places(error))
+
+
 def _places(error: BaseException) -> list[Place]:
     """Return the calls that have led to an error, from the first one of this program on."""
     frames = walk_tb(error.__traceback__)

@@ -17,7 +17,12 @@ import numpy as np
 from flwr.common import EvaluateIns, EvaluateRes, FitIns, FitRes, Parameters, Scalar
 from flwr.server.client_manager import ClientManager
 from flwr.server.client_proxy import ClientProxy
-from flwr.server.strategy import Strategy
+from flwr.server.strategy import (
+    DifferentialPrivacyClientSideAdaptiveClipping,
+    DifferentialPrivacyClientSideFixedClipping,
+    DPFedAvgFixed,
+    Strategy,
+)
 
 from fedtide.ground.allowed import REQUIRED, as_options
 from fedtide.ground.contract import SGD, FitConfig, fit
@@ -44,6 +49,12 @@ DEFAULTS = {
 # What an algorithm raises where it has too few replies; any other error is one of its code.
 OF_TOO_FEW = (ArithmeticError, AssertionError, IndexError, ValueError)
 NO_UPDATE = "no update"  # the event of a round in which it could use none of the replies
+# Differential privacy that rests on what clients do.
+CLIPPED_BY_CLIENTS = (
+    DifferentialPrivacyClientSideFixedClipping,
+    DifferentialPrivacyClientSideAdaptiveClipping,
+    DPFedAvgFixed,
+)
 MU = "proximal_mu"  # what Flower's FedProx sends; our clients have a rule for it
 
 
@@ -83,6 +94,11 @@ class StockStrategy(FlexibleStrategy):
         if not isinstance(self.stock, Strategy) or isinstance(self.stock, FlexibleStrategy):
             made = type(self.stock).__name__
             raise SettingsError(f"strategy {type(self).__name__} gives a {made}, not a strategy of Flower")
+        if isinstance(self.stock, CLIPPED_BY_CLIENTS):
+            raise SettingsError(
+                f"strategy {type(self).__name__}: clients here do not clip their updates, so nothing would "
+                "be private; take DifferentialPrivacyServerSideFixedClipping, or ...AdaptiveClipping"
+            )
         self.attributes = Attributes(self.stock)
         self._has_begun = False
         self._tasks: dict[int, Task] = {}
