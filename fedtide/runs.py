@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from rich.box import SIMPLE
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
@@ -23,6 +22,7 @@ from fedtide.config import Settings
 from fedtide.config.settings import EXECUTION_ONLY
 from fedtide.engine.read_run import Run, find_runs
 from fedtide.ground.display import exit_code
+from fedtide.ground.wording import new_console
 
 UNINTERESTING = EXECUTION_ONLY - {"engine"} | {"cohort"}  # settings that do not affect a run's result
 
@@ -84,7 +84,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     runs = find_runs(folder)
     shown = table_of(runs) if runs else f"no runs in {folder}"
-    return exit_code(parser.prog, lambda: Console().print(shown, highlight=False))
+    return exit_code(parser.prog, lambda: new_console().print(shown, highlight=False))
 
 
 if __name__ == "__main__":

@@ -3,12 +3,15 @@
 import io
 import re
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.console import Console
 from rich.text import Text
 
+import sim
+from fedtide import runs
 from fedtide.config import Settings
 from fedtide.engine.observers import observing
 from fedtide.ground.memory import held_memory
@@ -83,3 +86,24 @@ def test_the_path_of_the_run_folder_can_be_copied_from_a_narrow_terminal() -> No
     cells = [line.split("│")[2].strip() for line in file.getvalue().splitlines() if "│" in line]
     assert path in "".join(cells)
     assert "1 example of 1 client" in cells
+
+
+def test_what_is_no_terminal_is_not_wrapped(
+    tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Unless COLUMNS says how wide it is."""
+    monkeypatch.delenv("COLUMNS", raising=False)
+    place = tmp_path / "a-long-name-of-a-folder" / "and-another-one-that-is-even-longer-than-the-first"
+    arguments = ["--num-clients=4", "--model=logistic", "--trace=always", "--num-rounds=1", "--no-report"]
+    arguments += ["--num-workers=1", f"--run-dir={place}"]
+    assert sim.main(arguments) == 0
+    row = next(line for line in capsys.readouterr().out.splitlines() if "run folder" in line)
+    assert Path(row.split()[-2]).parent == place
+    assert runs.main([str(place)]) == 0
+    shown = capsys.readouterr().out
+    assert any(line.rstrip().endswith(next(place.iterdir()).name) for line in shown.splitlines())
+    assert sim.main([*arguments, "--strategy", "fedavg", "fedau:estimator=none", "--seed", "0", "1"]) == 0
+    assert max(len(line.rstrip()) for line in capsys.readouterr().out.splitlines()) > 80
+    monkeypatch.setenv("COLUMNS", "60")
+    assert runs.main([str(place)]) == 0
+    assert max(map(len, capsys.readouterr().out.splitlines())) <= 60

@@ -8,8 +8,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 from fedtide.api.results import Comparison, Run, read, with_records
 from fedtide.api.running import PreparedRun, compare_and_report
 from fedtide.api.values import setting_values
@@ -23,7 +21,7 @@ from fedtide.engine.parts import check
 from fedtide.engine.transports.base import EngineLost
 from fedtide.ground.display import display
 from fedtide.ground.errors import RunError, SettingsError
-from fedtide.ground.wording import say
+from fedtide.ground.wording import new_console, say
 
 
 def run(*, progress: bool = True, **settings: Any) -> Run:
@@ -47,7 +45,7 @@ def run(*, progress: bool = True, **settings: Any) -> Run:
     KeyboardInterrupt
         It was interrupted; `run(resume=FOLDER)` with the folder in the message continues it, bit for bit.
     """
-    console = Console(quiet=not progress)
+    console = new_console(quiet=not progress)
     with display():
         with _own_errors():
             values = setting_values(settings)
@@ -105,7 +103,7 @@ def compare(
     KeyboardInterrupt
         It was interrupted; the same call continues it.
     """
-    console = Console(quiet=not progress)
+    console = new_console(quiet=not progress)
 
     def unknown(part: str) -> None:
         say(console, f"{part}: not all of it can be compared with other calls: its runs are not reused")

@@ -25,7 +25,7 @@ from fedtide.engine.parts import check, named_parts
 from fedtide.engine.transports.base import EngineLost
 from fedtide.ground.display import OutputLost, display
 from fedtide.ground.errors import SettingsError
-from fedtide.ground.wording import say
+from fedtide.ground.wording import new_console, say
 
 
 def execute(parser: Parser, arguments: argparse.Namespace, imported: Callable[[], object]) -> int:
@@ -33,7 +33,7 @@ def execute(parser: Parser, arguments: argparse.Namespace, imported: Callable[[]
 
     The parser reports errors, in one line, and exits; `imported` is called when all slow imports are done.
     """
-    console = Console(stderr=arguments.json)
+    console = new_console(stderr=arguments.json)
     try:
         values = read_values(arguments)
         if arguments.rehearse is not None:

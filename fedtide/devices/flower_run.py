@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 from flwr.serverapp import Grid
 from numpy.typing import NDArray
-from rich.console import Console
 
 from clients.environment import make_trace
 from fedtide.config import Settings
@@ -27,6 +26,7 @@ from fedtide.engine.run import drive
 from fedtide.engine.run_folder import RunFolder
 from fedtide.ground.display import display
 from fedtide.ground.errors import RunError, SettingsError, told
+from fedtide.ground.wording import new_console
 from fedtide.loggers.registry import logger_types, watching
 from fedtide.report.make import report_run
 from traces import Trace
@@ -93,7 +93,7 @@ def _run(grid: Grid, settings: Settings) -> None:
     transport = experiment.timed(nodes)
     folder = RunFolder(settings, flower_run=str(grid.run.run_id))
     nodes.resumed = folder.flower_run if folder.resumed else ""
-    console = Console()
+    console = new_console()
     watch = partial(watching, settings.log, experiment.data.criterion.metric, console)
     with deferring(*ENDING):  # a signal must not end this process while results are written
         ended = drive(experiment, transport, folder, console, watch, stopping_at_once)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -10,6 +11,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 
+UNWRAPPED = 10_000  # columns of a file or a pipe
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")  # what terminals take for a colour
 
 
@@ -35,6 +37,16 @@ def client_name(client: int, names: Sequence[str]) -> str:
     """Return a client's number, with its name if it has one."""
     name = names[client] if names and client < len(names) else ""
     return f'{client} "{plain(name, 24)}"' if name else str(client)
+
+
+def new_console(stderr: bool = False, quiet: bool = False) -> Console:
+    """Make what a program prints with: as wide as its terminal or as COLUMNS says, and else without limit."""
+    from rich.console import Console
+
+    console = Console(stderr=stderr, quiet=quiet)
+    if not (console.is_terminal or console.is_jupyter or "COLUMNS" in os.environ):
+        console.width = UNWRAPPED
+    return console
 
 
 def say(console: Console, line: str) -> None:
