@@ -1,6 +1,7 @@
 """What a run prints while it goes on."""
 
 import io
+import json
 import re
 from collections import Counter
 from pathlib import Path
@@ -86,6 +87,26 @@ def test_the_path_of_the_run_folder_can_be_copied_from_a_narrow_terminal() -> No
     cells = [line.split("│")[2].strip() for line in file.getvalue().splitlines() if "│" in line]
     assert path in "".join(cells)
     assert "1 example of 1 client" in cells
+
+
+def test_a_loss_that_has_exploded_is_said_once(tmp_path: Path, capsys: Any) -> None:
+    """On the console, in the summary, and again in neither when the run is resumed."""
+    arguments = ["--num-clients=4", "--model=logistic", "--engine=inline", "--trace=always", "--json"]
+    assert sim.main([*arguments, "--num-rounds=3", "--learning-rate=1000", f"--run-dir={tmp_path}"]) == 0
+    shown = capsys.readouterr()
+    hint = json.loads(shown.out)["hint"]
+    assert re.fullmatch(
+        r"learning-rate 1000 may be too large: loss \S+ in round 1, at first 2\.\S+; "
+        r"--tune learning-rate=10\.\.1000 searches for a better one",
+        hint,
+    )
+    assert shown.err.splitlines().count(hint) == 1
+    folder = json.loads(shown.out)["run_dir"]
+    assert sim.main(["--resume", folder, "--num-rounds=4", "--json"]) == 0
+    shown = capsys.readouterr()
+    assert (json.loads(shown.out)["hint"], hint in shown.err) == (hint, False)
+    assert sim.main([*arguments, "--num-rounds=3", f"--run-dir={tmp_path}"]) == 0
+    assert "too large" not in "".join(capsys.readouterr())
 
 
 def test_what_is_no_terminal_is_not_wrapped(

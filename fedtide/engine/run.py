@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
@@ -53,6 +54,7 @@ FINAL = (
     "worst_client_{}",
     "tenth_percentile_{}",
 )
+DIVERGED = 10.0  # times the loss of the initial model
 # What ends a run though the program is right: it is one line.
 FAILURES = (OSError, MemoryError, EngineLost, FolderLost)
 
@@ -110,8 +112,8 @@ def drive(
     run is saved at its end, so that it can be made longer. ResumeError: the folder's run cannot be resumed.
     A defect in a round is raised once weights and summary are written.
     """
-    settings, state = experiment.settings, _State()
-    folder.warn = partial(say, console)
+    settings, state = experiment.settings, _State(experiment.settings.learning_rate, partial(say, console))
+    folder.warn = state.say
     with ExitStack() as watched:
         watched.callback(folder.close)
         try:
@@ -179,6 +181,10 @@ def drive(
 class _State(Observer):
     """What is known of a run: last values, updates aggregated, seconds, weights, and why it has ended."""
 
+    learning_rate: float
+    say: Callable[[str], object]
+    first_loss: float | None = None
+    diverged: str = ""  # said once
     last: dict[str, Any] = field(default_factory=lambda: {"round": 0})
     client_fits: int = 0
     seconds: float = 0.0
@@ -189,11 +195,27 @@ class _State(Observer):
     defect: Exception | None = None
 
     def round(self, record: dict[str, Any]) -> None:
+        known = self.diverged
+        self.recall(record)
+        if self.diverged and not known:
+            self.say(self.diverged)
+
+    def recall(self, record: dict[str, Any]) -> None:
         self.last.update(record)
         if not any(event.get("event") == NO_UPDATE for event in record.get("events", ())):
             self.client_fits += len(record.get("active", []))
+        if record.get("tested_examples") and not self.diverged:
+            self._compare_loss(record["round"], math.inf if record["loss"] is None else record["loss"])
 
-    recall = round
+    def _compare_loss(self, server_round: int, loss: float) -> None:
+        """Note in one line whether the loss says that training has diverged."""
+        self.first_loss = first = loss if self.first_loss is None else self.first_loss
+        if server_round and not loss <= first + (DIVERGED - 1) * abs(first):
+            rate = self.learning_rate
+            self.diverged = (
+                f"learning-rate {rate:g} may be too large: loss {loss:.3g} in round {server_round}, at first "
+                f"{first:.3g}; --tune learning-rate={rate / 100:g}..{rate:g} searches for a better one"
+            )
 
 
 def _train(server: RoundServer, num_rounds: int, before: Position) -> tuple[Exception | None, str]:
@@ -206,6 +228,9 @@ def _train(server: RoundServer, num_rounds: int, before: Position) -> tuple[Exce
                 raise
             return None, " ".join(str(error).split()) or type(error).__name__
         except Exception as error:
+            if is_of(error, "flwr.server.strategy"):
+                named = f"strategy {type(server.strategy).__name__} of Flower"
+                return None, f"{named} does not work with these clients and this model: {described(error)}"
             return error, told(error)
     return None, ""
 
@@ -228,9 +253,6 @@ def _summary(experiment: Experiment, folder: RunFolder, ended: _State) -> dict[s
             "metric": metric._asdict() | {"name": metric.key},
             "final": {
                 metric.key: last.get(metric.key),
-            if is_of(error, "flwr.server.strategy"):
-                named = f"strategy {type(server.strategy).__name__} of Flower"
-                return None, f"{named} does not work with these clients and this model: {described(error)}"
                 "loss": last.get("loss"),
                 "train_loss": None if ended.defect else experiment.evaluator.train_loss(ended.arrays),
                 **{key: last[key] for key in measured if key in last},
@@ -244,7 +266,7 @@ def _summary(experiment: Experiment, folder: RunFolder, ended: _State) -> dict[s
             **({"signal": Signals(ended.signals[0]).name} if ended.signals else {}),
             **({"stopped": ended.stopped} if ended.stopped else {}),
             **({"failed": ended.failure} if ended.failure else {}),
-            **({"hint": experiment.hint} if experiment.hint else {}),
+            **({"hint": hint} if (hint := ended.diverged or experiment.hint) else {}),
         }
     )
     return summary
