@@ -88,6 +88,7 @@ class Federation:
             under_way = {client: part for client, part in under_way.items() if part[0] > self.round}
             for client, instruction in asked.items():
                 steps, late = there[client]
+                steps = min(steps, int(instruction.config["local-steps"]))
                 answer = Answer(delta(client, self.round), steps, self.round, self.version)
                 reply = work(client, instruction, steps=steps)
                 if late > 0:

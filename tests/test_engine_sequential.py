@@ -101,3 +101,26 @@ def test_one_client_alone_is_plain_sgd(simulate: Callable[..., Any]) -> None:
     settings = {"num_clients": 1, "trace": "always", "batch_size": 0, "partition": "iid"}
     ideal, fedavg = (simulate(**settings, strategy=name) for name in ("sequential-sgd", "fedavg"))
     np.testing.assert_allclose(ideal.weights, fedavg.weights, rtol=1e-4, atol=1e-6)
+
+
+def test_its_trajectory_is_gradient_descent_on_the_union(simulate: Callable[..., Any]) -> None:
+    """In NumPy: as many steps as are asked of those available, on the members' data as they come and go."""
+    changes = {"arrivals": "5=3", "departures": "1=4", "option": ("departure=exclude",), "num_rounds": 6}
+    run = simulate(strategy="sequential-sgd", trace="bernoulli:p=0.6", batch_size=0, **changes)
+    data, vector = run.experiment.data, run.experiment.initial.vector.astype(float)
+    W, b = vector[:640].reshape(10, 64), vector[640:]
+
+    def softmax(x: Any) -> Any:
+        exp = np.exp(x.reshape(len(x), 64) @ W.T + b)
+        return exp / exp.sum(axis=1, keepdims=True)
+
+    for record in run.rounds:
+        now = run.experiment.trace.round(record["round"])
+        x, y = data.train_set(np.flatnonzero(now.member))
+        for _ in range(4 * np.count_nonzero(now.member & now.online)):
+            error = (softmax(x) - np.eye(10)[y]) / len(y)
+            W, b = W - 0.2 * error.T @ x.reshape(len(x), 64), b - 0.2 * error.sum(axis=0)
+        tested, labels = data.test
+        losses = -np.log(softmax(tested)[np.arange(len(labels)), labels])
+        assert record["loss"] == pytest.approx(losses.mean(), rel=1e-5)
+    np.testing.assert_allclose(run.weights, [*W.ravel(), *b], rtol=1e-3, atol=1e-5)

@@ -3,6 +3,7 @@
 Random participation with incomplete work, replies that are lost or late, arrivals and departures.
 """
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -162,8 +163,18 @@ def test_focus(table: Any, departure: str, options: dict[str, Any]) -> None:
 
 @on_tables({}, {"units": "update"}, {"beta": 0.5, "agg": "prob", "units": "update"}, {"weights": "uniform"})
 def test_fedvarp(table: Any, departure: str, options: dict[str, Any]) -> None:
+    check_varp(Federation("fedvarp", table, departure, **options), options)
+
+
+@on_tables({}, {"beta": 0.2}, {"beta": 0.9, "weights": "uniform", "units": "update"}, {"agg": "mean"})
+def test_fedstale(table: Any, departure: str, options: dict[str, Any]) -> None:
+    """FedVARP with half of the stale updates, and p_k omega_k for those who replied."""
+    federation = Federation("fedstale", table, departure, **options)
+    check_varp(federation, {"beta": 0.5, "agg": "prob", **options})
+
+
+def check_varp(federation: Federation, options: dict[str, Any]) -> None:
     """v from the old table; rows replaced afterwards, in gradients by the rate of their task."""
-    federation = Federation("fedvarp", table, departure, **options)
     y: dict[int, np.ndarray] = {}
     omega = np.ones(N)
     for answers in federation:
@@ -263,3 +274,54 @@ def test_f3ast_rates(table: Any, departure: str, options: dict[str, Any]) -> Non
         r = {k: (1 - b) * r[k] + b * (k in answers) for k in federation.members}
         found = federation.strategy.rate(np.arange(N))
         np.testing.assert_allclose([found[k] for k in sorted(r)], [r[k] for k in sorted(r)], rtol=1e-12)
+
+
+CERTAIN = {"tolerance": 1e-9}  # or rounding would decide between clients with the same loss
+
+
+@on_tables({**CERTAIN}, {"bias": 0.0, **CERTAIN}, {"bias": 20.0, "weights": "uniform", "tolerance": 0.01})
+def test_cafed(table: Any, departure: str, options: dict[str, Any]) -> None:
+    """q_k = p_k / pi_k, or 0 where the error of Algorithm 1 falls without the client, over all subsets."""
+    federation = Federation("cafed", table, departure, **options)
+    there: dict[int, list[bool]] = {client: [] for client in range(N - 1)}  # by round of the membership
+    loss: dict[int, float] = {}  # a client that reports no final loss has F_k^* = 0
+    for answers in federation:
+        for client in federation.left:
+            loss.pop(client, None)
+        there |= {client: [] for client in federation.joined}
+        for client in federation.members:
+            there[client].append(client in federation.strategy.selected)
+        p = federation.shares(options.get("weights", "n"))
+        pi = {k: np.mean(there[k]) for k in p}
+        out = left_out(p, pi, {k: memory(there[k]) for k in p}, loss, options)
+        step = sum((p[k] / pi[k] * E / a.steps * a.delta for k, a in answers.items() if k not in out), 0)
+        federation.check(federation.before + step)
+        for k in answers:  # `work` reports 1 / (round of the task)
+            loss[k] = loss.get(k, 1 / federation.round) * 0.7 + 0.3 / federation.round
+
+
+def memory(there: list[bool]) -> float:
+    """P(there | there before) + P(away | away before) - 1; 0 unless it was both before some round."""
+    after = {before: [now for b, now in pairwise(there) if b == before] for before in (True, False)}
+    return float(np.mean(after[True]) - np.mean(after[False])) if all(after.values()) else 0.0
+
+
+def left_out(
+    p: dict[int, float], pi: dict[int, Any], correlation: dict[int, float], loss: Any, options: dict[str, Any]
+) -> set[int]:
+    """Who is left out, one by one, in the order of the paper."""
+    if not loss.keys() & p.keys():
+        return set()
+    f = {k: loss.get(k, np.mean([loss[i] for i in loss.keys() & p.keys()])) for k in p}
+
+    def error(kept: set[int]) -> float:
+        share = sum(p[k] for k in kept)
+        mean = sum(p[k] * f[k] for k in kept) / share
+        return float(mean + options.get("bias", 1.0) * max(f.values()) * (1 - share) ** 2)
+
+    kept = {*p}
+    order = [*sorted(p, key=lambda k: (-abs(correlation[k]), k)), *sorted(p, key=lambda k: (pi[k], k))]
+    for k in order:
+        if k in kept and len(kept) > 1 and error(kept) - error(kept - {k}) > options["tolerance"]:
+            kept.remove(k)
+    return {*p} - kept

@@ -46,6 +46,28 @@ def test_the_limit_is_the_optimum_in_spite_of_drift_and_absences() -> None:
 
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(DEVICE_TABLES)
+def test_trajectories_are_those_of_the_algorithm(table: Any) -> None:
+    """Algorithm 1 in loops over clients and steps, over lost replies, arrivals and departures."""
+    alpha, rate = 0.7, 0.1
+    strategy: Any = make("feddyn", range(N - 1), local_steps=E, learning_rate=rate, strength=alpha)
+    w, g = np.concatenate([array.ravel() for array in START]), dict[int, np.ndarray]()
+    for (steps, *_), answers in zip(table, Clients(strategy, device).play(table), strict=True):
+        members = np.flatnonzero(strategy.roster.member).tolist()
+        g = {k: g.get(k, np.zeros(M)) for k in members}
+        local = dict.fromkeys(answers, w)
+        for k in answers:
+            curvature, optimum = problem(k)
+            for _ in range(steps[k]):
+                y = local[k]
+                local[k] = y - rate * (curvature * (y - optimum) - g[k] + alpha * (y - w))
+        g |= {k: g[k] - alpha * (y - w) for k, y in local.items()}
+        if answers:
+            w = np.mean([*local.values()], axis=0) - np.mean([*g.values()], axis=0) / alpha
+        np.testing.assert_allclose(strategy.weights, w, rtol=1e-9, atol=1e-11)
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(DEVICE_TABLES)
 def test_h_is_the_mean_of_what_the_members_keep(table: Any) -> None:
     """After every round, over lost replies, arrivals and departures with a farewell."""
     strategy: Any = make("feddyn", range(N - 1), local_steps=E)
