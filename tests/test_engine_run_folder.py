@@ -10,6 +10,7 @@ import pytest
 from fedtide.config import Settings
 from fedtide.engine.read_run import records_in
 from fedtide.engine.run_folder import RunFolder
+from fedtide.ground.errors import SettingsError
 
 
 @contextmanager
@@ -39,3 +40,27 @@ def test_records_wait_until_there_is_room(tmp_path: Path) -> None:
     folder.close()
     assert [*records_in(tmp_path / "run")] == [{"round": t} for t in range(4)]
     assert shown == ["warning: metrics.jsonl: File too large; the run continues and retries each round"]
+
+
+def test_a_full_disk_before_the_first_round(tmp_path: Path) -> None:
+    """One line, and no folder that holds no run."""
+    with no_file_above(0), pytest.raises(SettingsError, match=rf"run-dir {tmp_path}/.*: File too large"):
+        RunFolder(Settings(run_dir=str(tmp_path)))
+    assert not [*tmp_path.iterdir()]
+    folder = RunFolder(Settings(), tmp_path / "run")
+    with no_file_above(0), pytest.raises(SettingsError, match=r"run: clients\.csv: File too large"):
+        folder.write_names(["Ada"])
+    folder.close()
+
+
+def test_it_stays_where_it_is_when_the_working_directory_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = RunFolder(Settings(run_dir="runs"))
+    monkeypatch.chdir("/")
+    folder.round({"round": 0})
+    folder.finish({"rounds": 0})
+    folder.close()
+    (path,) = (tmp_path / "runs").iterdir()
+    assert {file.name for file in path.iterdir()} == {"config.toml", "metrics.jsonl", "summary.json"}

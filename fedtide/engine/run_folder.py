@@ -66,7 +66,7 @@ class RunFolder(Observer):
         self.parts = own_sources(settings) if sources is None else dict(sources)
         self._config = settings.as_mapping() | {"resume": ""}
         if self.resumed:
-            self.path = Path(settings.resume)
+            self.path = Path(settings.resume).absolute()
             self._config = read_config(self.path) | self._config
         else:
             self._config |= {"versions": versions(), "command": sys.argv, "resolved": resolved(settings)}
@@ -74,15 +74,19 @@ class RunFolder(Observer):
                 self._config["parts"] = self.parts
             if flower_run:
                 self._config["flower-run"] = flower_run
-            self.path = _new_folder(settings) if path is None else _made(path)
+            self.path = (_new_folder(settings) if path is None else _made(path)).absolute()
         self.flower_run = str(self._config.get("flower-run", ""))
         self._metrics = self._open_metrics()
         self._length = self._checksum = 0  # of what this run has written to it
         self._unwritten, self._warned = b"", False
         self.warn: Callable[[str], object] = log.warning  # takes a line
-        lock(self._metrics, self.path)
-        if not self.resumed:  # else see `go_on`
-            self._write_config()
+        try:
+            lock(self._metrics, self.path)
+            if not self.resumed:  # else see `go_on`
+                self._write_config()
+        except OSError as error:
+            self.discard()
+            raise SettingsError(f"run-dir {self.path}: {error.strerror}") from None
 
     def discard(self) -> None:
         """Remove the folder of a run that has not begun, unless it is that of a resumed run."""
@@ -92,9 +96,12 @@ class RunFolder(Observer):
 
     def write_names(self, names: Sequence[str]) -> None:
         """Save the names of the clients, if they have some."""
-        if names:
-            with (self.path / NAMES).open("w", encoding="utf-8", newline="") as file:
-                csv.writer(file, lineterminator="\n").writerows([("client", "name"), *enumerate(names)])
+        try:
+            if names:
+                with (self.path / NAMES).open("w", encoding="utf-8", newline="") as file:
+                    csv.writer(file, lineterminator="\n").writerows([("client", "name"), *enumerate(names)])
+        except OSError as error:
+            raise SettingsError(f"run-dir {self.path}: {NAMES}: {error.strerror}") from None
 
     def written(self) -> list[int]:
         """Return the length and the checksum of `metrics.jsonl`, all on the disk; OSError if it cannot be."""
@@ -168,15 +175,14 @@ class RunFolder(Observer):
 
     def _open_metrics(self) -> FileIO:
         """Open `metrics.jsonl` to append to it; a resumed run has one."""
-        file = self.path / "metrics.jsonl"
-        if not self.resumed:
-            return file.open("ab", buffering=0)
+        file, setting = self.path / "metrics.jsonl", "resume" if self.resumed else "run-dir"
+        kept = ~os.O_CREAT if self.resumed else ~0
         try:
             return open(
-                file, "ab", buffering=0, opener=lambda name, flags: os.open(name, flags & ~os.O_CREAT)
+                file, "ab", buffering=0, opener=lambda name, flags: os.open(name, flags & kept, 0o666)
             )
         except OSError as error:
-            raise SettingsError(f"resume {self.path}: metrics.jsonl: {error.strerror}") from None
+            raise SettingsError(f"{setting} {self.path}: metrics.jsonl: {error.strerror}") from None
 
     def _write_config(self) -> None:
         with replacing(self.path / "config.toml") as temporary:
