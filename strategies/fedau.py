@@ -44,7 +44,7 @@ class FedAU(FlexibleStrategy):
         """Weigh by the intervals before this round, which this round then ends."""
         clients, options = replies.clients, self.options
         p = self.roster.share(clients, options.weights)
-        omega = inverse_rates(options.estimator, self.intervals, self.roster, clients, self.round)
+        omega = inverse_rates(options.estimator, self.intervals, self.roster, replies, self.round)
         work = replies.work_factors(options.normalize)
         self.weights += options.server_rate * replies.weighted_sum(p * omega * work)
         self.intervals.observe(clients, self.round)

@@ -79,7 +79,7 @@ class FedVARP(FlexibleStrategy):
         options, clients = self.options, replies.clients
         if options.agg == "mean":
             return replies.mean_coefficients(options.weights)
-        omega = inverse_rates(options.estimator, self.intervals, self.roster, clients, self.round)
+        omega = inverse_rates(options.estimator, self.intervals, self.roster, replies, self.round)
         return self.roster.share(clients, options.weights) * omega
 
     def _units(self, rate: Any) -> Any:

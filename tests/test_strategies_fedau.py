@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fakes import SIZES, START, Rounds, delta, make, play
+from fakes import SIZES, START, N, Rounds, delta, make, play, work
 from flwr.common import ndarrays_to_parameters
 from golden_cases import cases
 
@@ -41,6 +41,19 @@ def test_known_probabilities() -> None:
     moved = play(rounds, [2, 3]) - before
     p = SIZES / SIZES.sum()
     np.testing.assert_allclose(moved, sum(p[k] * 2 / known[k] * delta(k, 2) for k in (2, 3)), rtol=1e-12)
+
+
+def test_a_late_reply_counts_by_the_probability_of_its_task() -> None:
+    """That of the round in which it arrives may be 0, as for a device that is slower than its round."""
+    roster = Roster(SIZES, participation=lambda t: np.full(N, 0.5 if t == 1 else 0.0))
+    strategy = strategies.make("fedau", ndarrays_to_parameters(START), roster, estimator="known")
+    rounds = Rounds(strategy)
+    asked = rounds.ask([0, 1])
+    before = rounds.hear((0, work(0, asked[0])))
+    rounds.manager.working = [1]
+    rounds.ask([])
+    moved = rounds.hear((1, work(1, asked[1]))) - before
+    np.testing.assert_allclose(moved, SIZES[1] / SIZES.sum() / 0.5 * delta(1, 1), rtol=1e-12)
 
 
 @pytest.mark.parametrize("name", ["fedau", "fedstale"])

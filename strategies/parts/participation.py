@@ -12,25 +12,30 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtide.ground.errors import SettingsError
-from strategies.core import ByClient, Clients, Options, Roster
+from strategies.core import ByClient, Clients, Options, Replies, Roster
 
 Counts = NDArray[np.int64]
 
 
 def inverse_rates(
-    estimator: str, intervals: Intervals, roster: Roster, clients: Clients, server_round: int
+    estimator: str, intervals: Intervals, roster: Roster, replies: Replies, server_round: int
 ) -> NDArray[np.float64]:
     """omega_k of clients that take part in a round: 1 / (probability of taking part), shape (K,).
 
     `estimator`: `fedau` takes it from the intervals before this round, `frequency` from those up to it, of
-    which none may be cut, `known` from what the roster knows; `none` is 1.
+    which none may be cut, `known` from what the roster knows of the round of the task, which for a late reply
+    is an earlier one; `none` is 1.
     """
+    clients = replies.clients
     if estimator == "fedau":
         return intervals.means(clients, server_round)
     if estimator == "frequency":
         return intervals.inverse_frequencies(clients, server_round)
-    known = roster.participation(server_round) if estimator == "known" else None
-    return np.ones(len(clients)) if known is None else np.asarray(1 / known[clients])
+    if estimator == "none":
+        return np.ones(len(clients))
+    known = {t: np.asarray(roster.participation(t)) for t in {task.round for task in replies.sent}}
+    asked = zip(clients.tolist(), replies.sent, strict=True)
+    return np.array([1 / known[task.round][client] for client, task in asked])
 
 
 def check_estimator(estimator: str, options: Options, roster: Roster) -> None:
