@@ -1,5 +1,6 @@
 """Flower's own strategies and interfaces on fedtide's engine."""
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -50,6 +51,19 @@ def test_flowers_fedavg_selects_the_clients_that_are_online(simulate: Callable[.
         assert record["selected"] == record["active"] == expected
         counts.add(len(expected))
     assert len(counts) > 1
+
+
+def test_steps_that_a_client_counts_in_numpy_are_recorded(simulate: Callable[..., Any]) -> None:
+    """Clients in this process may report NumPy's numbers."""
+
+    class Counting(FedAvg):
+        def aggregate_fit(self, server_round: int, results: Any, failures: Any) -> Any:
+            for proxy, result in results:
+                result.metrics["steps"] = np.int64(3) if proxy.cid == "0" else "many"
+            return super().aggregate_fit(server_round, results, failures)
+
+    run = simulate(trace="always", num_clients=2, stock=lambda made: Counting(initial_parameters=plain(made)))
+    assert [json.loads(json.dumps(record["steps"])) for record in run.rounds] == [[3, None]] * 3
 
 
 def test_a_strategy_without_initial_parameters_is_refused(simulate: Callable[..., Any]) -> None:

@@ -21,6 +21,7 @@ from fedtide.engine.stopping import StoppingRule, evaluation_is_due
 from fedtide.ground.contract.metrics import ROUND, SECONDS, STEPS, TRAIN_LOSS
 from fedtide.ground.wording import plain
 from strategies import FlexibleStrategy
+from strategies.core.decoding import whole
 from strategies.core.parameters import count_bytes
 from strategies.core.results import ClientFailure, FitResults, columns_of
 
@@ -236,15 +237,14 @@ def _participation(
     return record
 
 
-def _counted(strategy: Strategy, results: FitResults) -> tuple[list[int | str], list[int | float | None]]:
+def _counted(strategy: Strategy, results: FitResults) -> tuple[list[int | str], list[int | None]]:
     """Return the clients whose replies counted, and the steps that each of them reports."""
     steps = {proxy.cid: result.metrics.get(STEPS) for proxy, result in results}
     if isinstance(strategy, FlexibleStrategy):
         accepted = set(strategy.report.active.tolist())
         steps = {name: s for name, s in steps.items() if strategy.roster.find(name) in accepted}
     names = _names(steps)
-    reported = (steps[str(name)] for name in names)
-    return names, [s if isinstance(s, int | float) else None for s in reported]
+    return names, [whole(steps[str(name)]) for name in names]
 
 
 def _names(names: Any) -> list[int | str]:
