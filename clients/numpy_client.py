@@ -47,7 +47,8 @@ OK = Status(Code.OK, "")
 class NumPyTrainer(Client):
     """A client that trains linear layers on its own examples; without `held_out` they also evaluate it.
 
-    It does at most `max_steps` local steps per round; 0: as many as it is asked for.
+    It does at most `max_steps` local steps per round; 0: as many as it is asked for. `model` is what the run
+    names, empty for the task's own.
     """
 
     def __init__(
@@ -57,9 +58,10 @@ class NumPyTrainer(Client):
         held_out: LocalData | None = None,
         seed: int = 0,
         max_steps: int = 0,
+        model: str = "",
     ) -> None:
         self.node, self.data, self.held_out = node, data, held_out or data
-        self.seed, self.max_steps = seed, max_steps
+        self.seed, self.max_steps, self.model = seed, max_steps, model
 
     def get_properties(self, ins: GetPropertiesIns) -> GetPropertiesRes:
         """Return which client this is; the server asks each node once."""
@@ -118,7 +120,7 @@ class NumPyTrainer(Client):
             raise ValueError("a client without PyTorch has no frozen weights; install torch on the device")
         if not len(self.data.y):
             raise ValueError("the client has no examples")
-        model = LinearLayers([array.shape for array in weights])
+        model = LinearLayers([array.shape for array in weights], self.model)
         self.data.check(model.num_inputs, model.num_outputs)
         return model
 
@@ -185,7 +187,8 @@ def client_fn(context: Context) -> Client:
     if run.get("evaluate-on", "test") != "test" or run.get("evaluate-clients"):
         share = float(run.get("holdout", 0.2))
         data, held_out = data.hold_out(share, client_rng(seed, b"holdout", node.client, 0))
-    return NumPyTrainer(node, data, held_out, seed, int(config.get("max-steps", 0)))
+    max_steps, model = int(config.get("max-steps", 0)), str(run.get("model", ""))
+    return NumPyTrainer(node, data, held_out, seed, max_steps, model)
 
 
 app = ClientApp(client_fn=client_fn, mods=[one_object])

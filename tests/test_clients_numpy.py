@@ -142,9 +142,19 @@ def test_it_refuses_what_it_cannot_do() -> None:
         client.fit(task(CONFIG, [np.zeros((10, 8)), np.zeros(10)]))
     with pytest.raises(ValueError, match=r"10 classes where the model of the run has 4 outputs"):
         client.fit(task(CONFIG, [np.zeros((4, 64)), np.zeros(4)]))
-    for arrays in (START[:1], START * 2, [np.zeros((6, 1, 5, 5)), np.zeros(6)]):
-        with pytest.raises(ValueError, match=r"trains model=logistic and model=mlp, not tensors of \("):
+    widths = [(5, 64), (5,), (7, 5), (7,), (10, 7), (10,)]
+    for arrays in (
+        *(START[:1], START * 2, [np.zeros((6, 1, 5, 5)), np.zeros(6)]),
+        [*map(np.zeros, widths)],
+        [np.zeros((1, 64)), np.zeros(1)],  # of numbers, not of classes
+    ):
+        with pytest.raises(
+            ValueError, match=r"logistic and model=mlp on classes, not a model with tensors of \("
+        ):
             client.evaluate(task(CONFIG, arrays, EvaluateIns))
+    assert make({"model": "logistic"}).fit(task(CONFIG)).metrics["steps"] == 5
+    with pytest.raises(ValueError, match=r"not my_models.Net:width=3 with tensors of \(10, 64\)"):
+        make({"model": "my_models.Net:width=3"}).fit(task(CONFIG))  # of the same shapes
     with pytest.raises(ValueError, match="node-config has no client-id"):
         client_fn(Context(0, 0, {}, RecordDict(), {}))
     with pytest.raises(ValueError, match="needs data, a file or folder, or num-partitions"):

@@ -14,23 +14,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[Any]
+MODELS = ("logistic", "mlp")
 
 
 class LinearLayers:
     """Linear layers with ReLU between them, each of tensors of shapes (outputs, inputs) and (outputs,).
 
-    A ValueError says that the shapes are those of another model.
+    `model` is the one that the run names, empty if that is not known. A ValueError says that it, or the
+    shapes, are those of another model.
     """
 
-    def __init__(self, shapes: Sequence[tuple[int, ...]]) -> None:
+    def __init__(self, shapes: Sequence[tuple[int, ...]], model: str = "") -> None:
         weights, biases = shapes[::2], shapes[1::2]
         widths = [weights[0][-1] if weights and weights[0] else 0, *(shape[0] for shape in biases if shape)]
         expected = [s for i, o in pairwise(widths) for s in ((o, i), (o,))]
-        if list(shapes) != expected or len(weights) not in (1, 3):
+        of_classes = widths[-1] > 1 and widths[1:-1] in ([], widths[1:2] * 2)
+        if list(shapes) != expected or not of_classes or model.partition(":")[0] not in ("", *MODELS):
             listed = ", ".join(map(str, shapes[:8])) + (", ..." if len(shapes) > 8 else "")
             raise ValueError(
-                f"a client without PyTorch trains model=logistic and model=mlp, not tensors of {listed}; "
-                "set one of these models, or install torch on the device"
+                "a client without PyTorch trains model=logistic and model=mlp on classes, not "
+                f"{model or 'a model'} with tensors of {listed}; set one of these models, or install torch "
+                "on the device"
             )
         self.shapes = list(shapes)
         self._ends = np.cumsum([int(np.prod(shape)) for shape in shapes])[:-1]
