@@ -248,7 +248,8 @@ def test_on_ray_a_cell_may_lose_its_process_once_and_a_signal_ends_the_compariso
     assert process.returncode == 130
     found = json.loads(shown)
     assert found["interrupted"]
-    assert [*found["failed"]] == ["mimic seed 0"]
+    reason = "its process died twice: WorkerCrashedError; rerun the command to continue"
+    assert found["failed"] == {"mimic seed 0": reason}
     assert {*found["rows"][0]["seeds"]} <= {1, 2}
 
 
