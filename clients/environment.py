@@ -46,6 +46,8 @@ class ClientEnvironment:
 def task_source(settings: Settings) -> TaskSource:
     """Return the data set that the settings name; nothing is loaded yet."""
     task = bind("task", TASKS, settings.task)
+    if isinstance(task.factory, type) and not hasattr(task.factory, "federate"):  # it is not called
+        raise SettingsError(f"task {task.name} has no method federate: see fedtide.tasks.TaskSource")
     source: TaskSource = task.build(data_dir=settings.data_dir)
     for attribute in ("default_partition", "default_model", "federate"):
         if not hasattr(source, attribute):

@@ -28,7 +28,9 @@ from strategies import make
 SMALL = ["--client-gpus=0", "--model=logistic", "--num-clients=4", "--num-rounds=3", "--local-steps=4"]
 SMALL += ["--trace=bernoulli:p=0.7", "--cohort-size=4"]
 PARTS = """
+import os
 from dataclasses import dataclass
+from functools import cache, partial
 
 import numpy as np
 from torch import nn
@@ -117,6 +119,16 @@ class Narrow(nn.Module):
 class Former(MimiC):
     def on_departure(self, client, keep):
         pass
+
+class Bare:
+    pass
+
+def duck(num_clients, seed, *, start: int = 9, names: "list[str] | None" = None):
+    return Duck(num_clients, seed)
+
+kill = partial(os.kill, 0)
+kept = cache(factor)
+tenfold = partial(factor, by=10.0)
 """
 
 
@@ -138,12 +150,19 @@ trace parts.inner.Office | there is no module 'parts.inner'
 trace parts.Office | parts.py has no 'Office'; it defines twice, factor,
 trace parts.NUMBER | is of type int; it must be a class or a function
 trace parts.NoRound | is abstract: its class does not define round
-trace parts.Duck | gives a Duck, not a Trace: derive it from traces.Trace and define `round`
-trace parts.Duck:end=9 | has no option 'end'; known: start
-trace parts.Duck:start=x | start is 'x'; it must be a whole number
+trace parts.Duck | trace parts.Duck is a class that is not derived from traces.Trace
+model parts.Duck | is a class that is not derived from torch.nn.Module
+task parts.Bare | has no method federate: see fedtide.tasks.TaskSource
+select parts.Duck | is a class that is not derived from strategies.Selection
+server-opt parts.Duck | is a class that is not derived from strategies.core.Layer
+lr-schedule parts.Duck | is a class that is not derived from collections.abc.Callable
+partition parts.Bare | is a class that is not derived from collections.abc.Sequence
+trace parts.duck | gives a Duck, not a Trace: derive it from traces.Trace and define `round`
+trace parts.duck:end=9 | has no option 'end'; known: start
+trace parts.duck:start=x | start is 'x'; it must be a whole number
 trace parts.factor | has to be called as parts.factor(num_clients, seed, *, options): too
 trace parts.needs | needs the option p: write parts.needs:p=...
-trace always+parts.Duck | trace parts.Duck gives a Duck
+trace always+parts.duck | trace parts.duck gives a Duck
 trace parts. | unknown trace 'parts.'; known: always
 model parts.nothing | gives a NoneType, not a Module: derive it from torch
 task parts.nothing | gives a NoneType without default_partition
@@ -166,7 +185,13 @@ partition parts.positions:how=few | has 1 parts for 4 clients
 partition parts.positions:how=twice | gives example 7 away more than once
 partition parts.positions:how=outside | gives position -1 of 1438 examples
 partition parts.positions:how=real | something else than whole numbers
-model parts.Narrow | the model does not fit the task with .*mat1 and mat2 .* (parts.py, line 86)
+model parts.Narrow | the model does not fit the task with .*mat1 and mat2 .* (parts.py, line 88)
+trace os.kill | is of type builtin_function_or_method; it must be a class or a function, written in
+task os.abort | is of type builtin_function_or_method; it must be a class or a function
+strategy os.kill | is of type builtin_function_or_method
+model parts.kill | is of type partial; it must be a class or a function
+task tempfile.TemporaryDirectory | has no method federate
+lr-schedule tempfile.TemporaryDirectory | is a class that is not derived from
 cohort parts.Duck | cohort is 'parts.Duck'; choose one of auto
 """
 
@@ -298,7 +323,7 @@ def test_a_comparison_checks_all_names_before_it_runs(parts: Folder, capsys: Any
 
 def test_parts_of_ones_own(parts: Folder) -> None:
     """Their options are the keyword-only parameters of simple types; without annotation, of the default's."""
-    duck, factor = find("trace", {}, "parts.Duck"), find("lr-schedule", {}, "parts.factor")
+    duck, factor = find("trace", {}, "parts.duck"), find("lr-schedule", {}, "parts.factor")
     assert {key: option.kind for key, option in options_of(duck).items()} == {"start": int}
     assert {key: option.kind for key, option in options_of(factor).items()} == {"by": float}
     named = {"lr_schedule": "parts.factor:by=3", "server_opt": "parts.Half:share=0.1"}
@@ -307,15 +332,17 @@ def test_parts_of_ones_own(parts: Folder) -> None:
     options = method_of(settings).options
     assert options.lr_schedule(0.5, 1, 0, 10) == 1.5
     (layer,) = options.layers
+    for name, rate in (("kept", 2.0), ("tenfold", 10.0)):
+        assert method_of(Settings(lr_schedule=f"parts.{name}")).options.lr_schedule(1.0, 1, 0, 10) == rate
     np.testing.assert_allclose(layer(np.zeros(2)).apply(np.zeros(2), np.ones(2), 1, 0), 0.1)
 
 
 def test_the_environment_goes_after_the_working_directory_and_that_after_the_program(own: Folder) -> None:
     """A module called like one of Python's own; and one that the folder of sim.py has as well."""
     own.write("this.py", "def zen(*, beauty: float = 1.0):\n    return 'mine'\n")
-    own.write("sim.py", "server_app = dict\n")
+    own.write("sim.py", "main = dict\n")
     assert find("task", {}, "this.zen")() == "mine"
-    assert find("strategy", {}, "sim.server_app") is sim.server_app
+    assert find("strategy", {}, "sim.main") is sim.main
 
 
 HIDING = {"clients.py": "", "strategies/__init__.py": "", "traces/__init__.py": "class Office: pass"}

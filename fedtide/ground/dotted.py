@@ -11,8 +11,9 @@ import os
 import sys
 import sysconfig
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
 from fedtide.ground.errors import SettingsError
@@ -31,6 +32,17 @@ CALLED_WITH: dict[str, tuple[str, ...] | None] = {
     "rule": None,
 }
 """What dotted names can stand for, and the positional arguments of each kind of part (None: they vary)."""
+
+DERIVED_FROM = {
+    "model": "torch.nn.Module",
+    "trace": "traces.Trace",
+    "select": "strategies.Selection",
+    "server-opt": "strategies.core.Layer",
+    "lr-schedule": "collections.abc.Callable",
+    "partition": "collections.abc.Sequence",
+    "sizes": "collections.abc.Sequence",
+}
+"""What a part is derived from if it is a class; another one is not called. Strategies and rules vary."""
 
 PROVIDED: dict[str, Callable[..., Any]] = {}
 """Parts that were given as objects, by the names that stand for them in settings."""
@@ -72,8 +84,12 @@ def load(kind: str, name: str) -> Any:
         defined = f"it defines {', '.join(own)}" if own else "it defines nothing that could be meant"
         raise SettingsError(f"{part}: {where} has no {attribute!r}; {_if_hidden(name) or defined}")
     found = getattr(module, attribute)
-    if not callable(found):
-        raise SettingsError(f"{part} is of type {type(found).__name__}; it must be a class or a function")
+    called = inspect.unwrap(found.func if isinstance(found, partial) else found)
+    if not isinstance(called, type | FunctionType):  # os.kill can be called as a trace is
+        kinds = "a class or a function, written in Python"
+        raise SettingsError(f"{part} is of type {type(found).__name__}; it must be {kinds}")
+    if isinstance(called, type) and kind in DERIVED_FROM and not issubclass(called, _base(kind)):
+        raise SettingsError(f"{part} is a class that is not derived from {DERIVED_FROM[kind]}")
     if inspect.isabstract(found):
         missing = ", ".join(sorted(found.__abstractmethods__))
         raise SettingsError(f"{part} is abstract: its class does not define {missing}")
@@ -115,6 +131,13 @@ def _import(part: str, name: str) -> ModuleType:
         ) from None
     except SystemExit as error:
         raise ImportError(f"{part}: importing {name} ends the program: SystemExit: {error}") from error
+
+
+def _base(kind: str) -> type:
+    """Return what classes of a kind of part are derived from."""
+    module, _, name = DERIVED_FROM[kind].rpartition(".")
+    base: type = getattr(importlib.import_module(module), name)
+    return base
 
 
 def _if_hidden(name: str) -> str:
