@@ -15,7 +15,7 @@ from fedtide.comparison.reach import parse_targets
 from fedtide.comparison.results import CellRun
 from fedtide.comparison.tuning import Tuning
 from fedtide.config.grid import TUNE_TRIALS, cells
-from fedtide.engine.checkpoints.resume import settings_of
+from fedtide.engine.checkpoints.resume import needs_trust, settings_of
 from fedtide.engine.interrupts import Stopped
 from fedtide.engine.parts import check
 from fedtide.engine.transports.base import EngineLost
@@ -24,13 +24,15 @@ from fedtide.ground.errors import RunError, SettingsError
 from fedtide.ground.wording import new_console, say
 
 
-def run(*, progress: bool = True, **settings: Any) -> Run:
+def run(*, progress: bool = True, trust: bool = False, **settings: Any) -> Run:
     """Simulate a federation, as `sim.py` does on the command line, with the same results.
 
     Parameters
     ----------
     progress
         Show a progress bar and the results.
+    trust
+        Import the parts outside of fedtide that the folder to `resume` names.
     **settings
         The settings of the command line with underscores, `num_clients=100` for `--num-clients 100`; those
         left out have their defaults. Parts may be objects instead of names: `strategy` a class, `model` a
@@ -49,14 +51,15 @@ def run(*, progress: bool = True, **settings: Any) -> Run:
     with display():
         with _own_errors():
             values = setting_values(settings)
-            chosen = settings_of(values, "run")
+            chosen = settings_of(values, "run", trust)
             prepared = PreparedRun(chosen, console)
         summary = prepared.drive()
     folder = prepared.folder.path
+    call = f"fedtide.run(resume={str(folder)!r}{', trust=True' if needs_trust(chosen) else ''})"
     if "failed" in summary:
-        raise RunError(f"{summary['failed']}; resume with fedtide.run(resume={str(folder)!r})")
+        raise RunError(f"{summary['failed']}; resume with {call}")
     if prepared.signals:
-        raise KeyboardInterrupt(f"resume with fedtide.run(resume={str(folder)!r})")
+        raise KeyboardInterrupt(f"resume with {call}")
     found = read(folder)
     assert isinstance(found, Run)
     return found
@@ -129,15 +132,22 @@ def compare(
     return Comparison(runs, done.rows, done.folder.absolute(), done.rankings)
 
 
-def load(folder: str | os.PathLike[str]) -> Run | Comparison:
+def load(folder: str | os.PathLike[str], *, trust: bool = False) -> Run | Comparison:
     """Read the folder of a run or of a comparison, also of the command line, finished or not.
+
+    Parameters
+    ----------
+    folder
+        The folder. To read it executes nothing.
+    trust
+        Let `Run.model` import the parts outside of fedtide that the folder names.
 
     Raises
     ------
     SettingsError
         It is neither.
     """
-    return read(Path(folder))
+    return read(Path(folder), trust)
 
 
 @contextmanager

@@ -71,7 +71,11 @@ class Run(read_run.Run):
             raise SettingsError(f"{self.path} has no weights: the run is {self.status}") from None
 
     def model(self) -> nn.Module:
-        """Return the model with the final weights; its data are loaded, which say how large it is."""
+        """Return the model with the final weights; its data are loaded, which say how large it is.
+
+        SettingsError: the run has not ended, its files do not fit together, or its folder names a model or
+        other parts that are not of fedtide: then `load` it with ``trust=True``, if it is yours.
+        """
         import torch
 
         from clients.environment import federated_data, model_builder
@@ -133,15 +137,15 @@ class Comparison:
         return comparison_html(self.rows)
 
 
-def read(folder: Path) -> Run | Comparison:
-    """Read a folder of the command line: a run or a comparison, finished or not."""
+def read(folder: Path, trust: bool = False) -> Run | Comparison:
+    """Read a folder of the command line, as `fedtide.load` does."""
     folder = folder.absolute()
     if os.path.exists(folder / CELLS):
-        subject = read_subject([folder])
+        subject = read_subject([folder], trust)
         runs = [CellRun(cell, with_records(run)) for cell, run in subject.runs]
         rows = rows_of(runs, runs[0].cell.settings.strategy, subject.reach)
         return Comparison(runs, rows, folder, rankings_of(rows, subject.lacking))
-    return with_records(read_run.read_run(folder))
+    return with_records(read_run.read_run(folder, trust))
 
 
 def with_records(run: read_run.Run) -> Run:

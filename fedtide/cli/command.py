@@ -19,7 +19,7 @@ from fedtide.comparison.compare import INTERRUPTED
 from fedtide.comparison.reach import parse_targets
 from fedtide.comparison.tuning import Tuning
 from fedtide.config.grid import TUNE_TRIALS, cells, is_comparison
-from fedtide.engine.checkpoints.resume import settings_of
+from fedtide.engine.checkpoints.resume import needs_trust, settings_of
 from fedtide.engine.interrupts import Stopped
 from fedtide.engine.parts import check, named_parts
 from fedtide.engine.transports.base import EngineLost
@@ -45,16 +45,15 @@ def execute(parser: Parser, arguments: argparse.Namespace, imported: Callable[[]
         if arguments.tune_trials is not None and not arguments.tune:
             raise SettingsError("tune-trials is for --tune")
         if is_comparison(values) or arguments.rehearse is not None or arguments.tune:
-            if values.get("resume"):
-                raise SettingsError(
-                    "resume is for single runs; rerun the same command to continue a comparison"
-                )
+            if values.get("resume") or arguments.trust:
+                advice = "rerun the same command to continue a comparison"
+                raise SettingsError(f"resume is for single runs, and so is trust; {advice}")
             imported()
             return _compare(values, arguments, console)
         if arguments.reach is not None or arguments.fresh:
             raise SettingsError("reach and fresh are for comparisons: give a setting several values")
         source = arguments.config or "command line"
-        settings = settings_of(values, source)
+        settings = settings_of(values, source, arguments.trust)
         if arguments.show_trace is not None:
             from fedtide.report.trace_report import show_trace
 
@@ -76,7 +75,8 @@ def execute(parser: Parser, arguments: argparse.Namespace, imported: Callable[[]
         parser.exit(128 + stopped.number, f"{parser.prog}: interrupted before the first round\n")
     with display():
         if summary["interrupted"]:
-            say(console, f"interrupted: {parser.command} --resume {run.folder.path} continues the run")
+            trust = " --trust" if needs_trust(settings) else ""
+            say(console, f"interrupted: {parser.command} --resume {run.folder.path}{trust} continues the run")
         elif not values and console.is_terminal and "failed" not in summary:
             _show_what_next(parser.command, run.folder.path, console)
     code = 3 if summary["no_reply_counted"] else 0

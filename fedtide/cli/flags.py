@@ -98,6 +98,8 @@ def _add_commands(parser: Parser) -> None:
     parser.add_argument("--tune-trials", type=int, metavar="INT", help=text)
     text = "in a comparison: train finished cells again"
     parser.add_argument("--fresh", action="store_true", help=text)
+    text = "import the parts outside of fedtide that the folder to --resume names"
+    parser.add_argument("--trust", action="store_true", help=text)
     parser.add_argument(
         "--json",
         action="store_true",

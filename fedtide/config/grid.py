@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from fedtide.config.settings import MAX_COUNT, Settings, shown
+from fedtide.ground import dotted
 from fedtide.ground.errors import SettingsError
 
 MAX_CELLS = 10_000
@@ -101,6 +102,7 @@ def cells(values: Mapping[str, Any], source: str) -> list[Cell]:
             chosen = {**fixed, **own, **dict(zip(lists, combination, strict=True))}
             settings = Settings.from_mapping(chosen, source)
             everything = settings.as_mapping()
+            dotted.trust(everything)
             varied = {key: everything[key] for key in (*together, *lists)}
             if settings in found:
                 same = ", ".join(f"{key}={value}" for key, value in varied.items())

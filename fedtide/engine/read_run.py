@@ -17,6 +17,7 @@ from typing import Any, Literal
 from fedtide.config import Settings
 from fedtide.config.settings import MAX_BYTES, MAX_COUNT, RECORDED, shown
 from fedtide.engine.observers import Record
+from fedtide.ground import dotted
 from fedtide.ground.errors import SettingsError
 from fedtide.ground.files import open_regular, parse_json, parse_toml, read_text
 from fedtide.tasks import ACCURACY, Metric
@@ -42,10 +43,12 @@ class Run:
     def settings(self) -> Settings:
         """Its settings; those that an older version did not record have their defaults.
 
+        Parts that are not of fedtide are not imported, unless the user has named or trusted them.
         ValueError: `config.toml` has values that no run can have.
         """
-        values = {key: value for key, value in self.config.items() if key in SETTINGS}
-        return Settings.from_mapping(values, str(self.path / "config.toml"))
+        values, file = {k: v for k, v in self.config.items() if k in SETTINGS}, self.path / "config.toml"
+        dotted.distrust(values, str(file))
+        return Settings.from_mapping(values, str(file))
 
     @property
     def versions(self) -> Mapping[str, Any]:
@@ -106,10 +109,11 @@ class Run:
         return "" if self.summary else "did not finish: there is no summary.json"
 
 
-def read_run(path: Path) -> Run:
+def read_run(path: Path, trust: bool = False) -> Run:
     """Read a run folder, except for the records of its rounds; a summary that is not one is left out.
 
-    ValueError: the folder has no `config.toml`, or it cannot be read.
+    `trust`: whether the parts that it names may be imported. ValueError: the folder has no `config.toml`, or
+    it cannot be read.
     """
     file = path / "config.toml"
     try:
@@ -120,6 +124,8 @@ def read_run(path: Path) -> Run:
         raise SettingsError(f"{file}: {error.strerror}") from None
     except ValueError as error:
         raise SettingsError(f"{file}: not TOML: {error}") from None
+    if trust:
+        dotted.trust(config)
     return Run(path, config, _summary(path / "summary.json"))
 
 

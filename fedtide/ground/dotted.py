@@ -1,6 +1,7 @@
 """Dotted names: `my_methods.Momentum` names a custom component by module and attribute.
 
-The module is imported from the working directory or the environment, as code that the user chose to run.
+The module is imported from the working directory or the environment, as code that the user chose to run:
+what only the folder of a run names may be somebody else's choice, and is refused before it is imported.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import inspect
 import os
 import sys
 import sysconfig
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from types import FunctionType, ModuleType
@@ -18,6 +19,7 @@ from typing import Any
 
 from fedtide.ground.errors import SettingsError
 from fedtide.ground.packages import PACKAGES, ROOT
+from fedtide.ground.wording import plain
 
 CALLED_WITH: dict[str, tuple[str, ...] | None] = {
     "task": (),
@@ -47,6 +49,36 @@ DERIVED_FROM = {
 PROVIDED: dict[str, Callable[..., Any]] = {}
 """Parts that were given as objects, by the names that stand for them in settings."""
 
+OURS = ("clients.rules.", "fedtide.tasks.", "strategies.", "traces.", "flwr.server.strategy.", "python.")
+"""How the names of parts begin that come with fedtide or Flower, or were given as objects."""
+
+_named_by: dict[tuple[str, str], str] = {}
+"""The file of a folder that names a part of anybody else's, by kind and name; empty: the user names it."""
+
+
+def named(values: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return kind and name of each part of anybody else's that settings, by kebab-case key, name."""
+    found = []
+    for kind in CALLED_WITH:
+        given = values.get(kind, "")
+        for text in given if isinstance(given, list) else [given]:
+            for spec in str(text).split("+") if kind == "trace" else [str(text)]:
+                name = spec.partition(":")[0].strip()
+                if is_dotted(kind, name) and not name.startswith(OURS):
+                    found.append((kind, name))
+    return found
+
+
+def trust(values: Mapping[str, Any]) -> None:
+    """Let this process import the parts in settings that the user has chosen, or has decided to trust."""
+    _named_by.update(dict.fromkeys(named(values), ""))
+
+
+def distrust(values: Mapping[str, Any], file: str) -> None:
+    """Refuse to import the parts in settings that a file has, unless the user has chosen them as well."""
+    for part in named(values):
+        _named_by.setdefault(part, file)
+
 
 def provide(name: str, part: Callable[..., Any]) -> str:
     """Let a dotted name stand for a part that no other process can import; return the name."""
@@ -67,8 +99,9 @@ def load(kind: str, name: str) -> Any:
     Raises
     ------
     SettingsError
-        There is no such module or attribute, or what it has under this name cannot be called as this kind of
-        part is; the message says which. What a module raises while it is imported passes.
+        Only a folder names it, there is no such module or attribute, or what it has under this name cannot be
+        called as this kind of part is; the message says which. What a module raises while it is imported
+        passes.
     """
     part = f"{kind} {name}"
     if name.startswith("python."):
@@ -76,6 +109,10 @@ def load(kind: str, name: str) -> Any:
             raise SettingsError(f"{part} was an object in another program; give it again")
         _check_call(kind, name, PROVIDED[name])
         return PROVIDED[name]
+    if file := _named_by.get((kind, name)):
+        others = plain(", ".join(" ".join(one) for one, by in _named_by.items() if by == file))
+        advice = "if you have read it, add --trust (in Python, trust=True), or name it yourself"
+        raise SettingsError(f"{file} names code that is not of fedtide: {others}; {advice}")
     module_name, _, attribute = name.rpartition(".")
     module = _import(part, module_name)
     if not hasattr(module, attribute):
@@ -118,7 +155,7 @@ def modules_here() -> Iterator[Path]:
 def _import(part: str, name: str) -> ModuleType:
     """Import a module, from the working directory if it is neither in the program's own nor in PYTHONPATH."""
     here, installed = os.getcwd(), sysconfig.get_path("stdlib")
-    if here not in sys.path:
+    if here not in sys.path and not f"{name}.".startswith(OURS):
         sys.path.insert(sys.path.index(installed) if installed in sys.path else len(sys.path), here)
     try:
         return importlib.import_module(name)

@@ -26,9 +26,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("folders", nargs="+", type=Path, metavar="FOLDER", help=text)
     text = f"where to write the page (default: {FILE} in the folder; of several, beside the first one)"
     parser.add_argument("--output", type=Path, metavar="FILE.html", help=text)
+    text = "import the parts outside of fedtide that the folders name, to compute what they do not have"
+    parser.add_argument("--trust", action="store_true", help=text)
     arguments = parser.parse_args(argv)
+    place = arguments.output or _place(arguments.folders)
     try:
-        path = write_report(arguments.folders, arguments.output or _place(arguments.folders))
+        path = write_report(arguments.folders, place, trust=arguments.trust)
     except SettingsError as error:
         message = str(error)
     except OSError as error:

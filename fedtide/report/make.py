@@ -84,15 +84,19 @@ def _try(console: Console, make: Callable[[], Path]) -> None:
 
 
 def write_report(
-    folders: Sequence[Path], file: Path | None = None, compute: bool = True, trace: Trace | None = None
+    folders: Sequence[Path],
+    file: Path | None = None,
+    compute: bool = True,
+    trace: Trace | None = None,
+    trust: bool = False,
 ) -> Path:
     """Write the report of the runs in some folders, of runs or comparisons; return the path of its page.
 
     `compute` says whether to compute the numbers of clients that the run folders do not have; `trace` is that
-    of the only run, if it has been made already. ValueError: a folder does not exist or has no run, or the
-    runs cannot be compared.
+    of the only run, if it has been made already; `trust` is as of `read_run`. ValueError: a folder does not
+    exist or has no run, or the runs cannot be compared.
     """
-    text = render(page_of(read_subject(folders), compute, trace))
+    text = render(page_of(read_subject(folders, trust), compute, trace))
     path = file or folders[0] / FILE
     with replacing(path) as temporary:
         temporary.write_text(text, encoding="utf-8")

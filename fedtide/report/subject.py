@@ -67,8 +67,8 @@ class Subject:
         return {"": {label: label for label in self.groups}}
 
 
-def read_subject(folders: Sequence[Path]) -> Subject:
-    """Read the runs of several folders, each of a run or of a comparison.
+def read_subject(folders: Sequence[Path], trust: bool = False) -> Subject:
+    """Read the runs of several folders, each of a run or of a comparison; `trust` is as of `read_run`.
 
     ValueError: a folder does not exist or has no run, or the folders have different tasks.
     """
@@ -82,7 +82,7 @@ def read_subject(folders: Sequence[Path]) -> Subject:
         if not os.path.isdir(folder):
             raise SettingsError(f"folder {folder} does not exist")
         if (folder / CELLS).exists():
-            own, lost, about = _read_comparison(folder)
+            own, lost, about = _read_comparison(folder, trust)
             commands.append(command_of(about))
             lacking += lost
             missing += [
@@ -90,7 +90,7 @@ def read_subject(folders: Sequence[Path]) -> Subject:
             ]
             reach = _targets(about.get("reach")) or reach
         else:
-            run = read_run(folder)
+            run = read_run(folder, trust)
             own = [CellRun(Cell(run.settings, {}), run)]
             commands.append(command_of(run.config))
         if not own:
@@ -133,7 +133,7 @@ def _targets(kept: Any) -> list[Target]:
         return []
 
 
-def _read_comparison(folder: Path) -> tuple[list[CellRun], list[Lacking], Mapping[str, Any]]:
+def _read_comparison(folder: Path, trust: bool) -> tuple[list[CellRun], list[Lacking], Mapping[str, Any]]:
     """Return the finished runs of a comparison, the others, and `comparison.json`."""
     index, about = read_json(folder / CELLS), read_json(folder / COMPARISON)
     if not isinstance(index, list) or not all(isinstance(entry, dict) for entry in index):
@@ -149,7 +149,7 @@ def _read_comparison(folder: Path) -> tuple[list[CellRun], list[Lacking], Mappin
         if name in ("", "..") or not is_cell:
             raise SettingsError(f"{folder / CELLS}: {shown(entry)} is not a cell")
         try:
-            run = read_run(path)
+            run = read_run(path, trust)
             runs.append(CellRun(Cell(run.settings, varied, paper, entry.get("tuned", {})), run))
         except ValueError:  # also: settings of an unknown version
             lacking.append(Lacking(varied, isinstance(failed, dict) and name in failed))
