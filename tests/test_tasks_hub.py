@@ -1,5 +1,6 @@
 """`--task hf`: data sets in folders, as `save_to_disk` leaves them, made here."""
 
+import pickle
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -214,6 +215,20 @@ def test_what_is_wrong_is_one_line(task: str, folder: Path, capsys: Any, monkeyp
     (line,) = capsys.readouterr().err.strip().splitlines()
     assert line.startswith("fedtide: error: task hf: ")
     assert BAD[task] in line
+
+
+def test_a_format_of_files_is_not_a_data_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hugging Face's `pandas` unpickles what lies in the working directory."""
+
+    class Hostile:
+        def __reduce__(self) -> Any:
+            return Path.mkdir, (tmp_path / "unpickled",)
+
+    (tmp_path / "train.pkl").write_bytes(pickle.dumps(Hostile()))
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match=r"pandas, which is no folder here, cannot .* a format of files"):
+        federated_data(Settings(task="hf:pandas,label=x"))
+    assert not (tmp_path / "unpickled").exists()
 
 
 def test_too_many_clients_and_a_partition_of_natural_ones(load: Callable[..., Any]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -198,6 +199,10 @@ class Hub(Checked):
                 found = datasets.load_from_disk(self.name)
             elif folder.exists() or self.name.startswith((".", "/", "~")) or self.name.count("/") > 1:
                 raise SettingsError("there is no such folder")
+            elif self.name.isidentifier() and find_spec(
+                f"datasets.packaged_modules.{self.name}"
+            ):  # `pandas` unpickles whatever lies here
+                raise SettingsError("it is a format of files, not a data set")
             else:
                 found = datasets.load_dataset(self.name, self.subset or None, revision=self.revision or None)
         except Exception as error:  # of Arrow, of JSON, of HTTP
