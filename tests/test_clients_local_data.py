@@ -126,6 +126,13 @@ def bomb(path: Path) -> str:
     return str(path)
 
 
+def bzip2(path: Path) -> str:
+    """A few kilobytes of it can inflate to gigabytes at once."""
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_BZIP2) as archive:
+        archive.writestr("x.npy", bytes(100))
+    return str(path)
+
+
 def touched(path: Path, name: str, content: bytes = b"") -> str:
     """A folder of classes with a file that does not belong there."""
     write_folder(path)
@@ -138,6 +145,7 @@ BAD: dict[str, tuple[Callable[[Path], object], str]] = {
     "own.txt": (write_csv, "neither a folder of classes nor an .npz or .csv file"),
     "torn.npz": (lambda p: p.write_bytes(b"PK"), "torn.npz: File is not a zip file"),
     "bomb.npz": (bomb, "bomb.npz: its arrays are larger than 1 MiB"),
+    "bzip2.npz": (bzip2, "bzip2.npz: it is compressed in another way than NumPy does"),
     "objects.npz": (lambda p: write_npz(p, x=np.array([{}] * 6, object)), "Object arrays cannot be loaded"),
     "no-y.npz": (lambda p: np.savez(p, x=PIXELS), "it has no array 'y'; x has the"),
     "short.npz": (lambda p: write_npz(p, y=np.zeros(5, int)), r"x has shape .* and y \(5,\)"),

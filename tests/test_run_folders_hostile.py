@@ -1,8 +1,13 @@
 """Reading run folders: how the runs ended; what was changed by hand is refused in one line or skipped."""
 
+import io
 import json
 import os
 import shutil
+import tracemalloc
+import zipfile
+from copy import copy
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -179,11 +184,52 @@ def test_a_comparison_reads_only_the_cells_beside_it(run: Path, tmp_path: Path) 
     assert sorted(elsewhere.iterdir()) == before
 
 
-def test_compressed_weights_are_not_read(run: Path) -> None:
-    """They could be a thousand times as large as the file."""
-    np.savez_compressed(run / "weights.npz", x=np.zeros(10**6))
-    with pytest.raises(ValueError, match="it is compressed"):
-        read_arrays(run / "weights.npz")
+def stored(file: Path, header: bytes, times: int = 1) -> None:
+    """Write an .npz file whose array, of a header and 1,000 bytes, the directory lists several times."""
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("arr_0.npy", header + bytes(1000))
+        for number in range(1, times):
+            again = copy(archive.filelist[0])
+            again.filename = f"arr_{number}.npy"
+            archive.filelist.append(again)
+
+
+def npy_header(length: int) -> bytes:
+    file = io.BytesIO()
+    np.lib.format.write_array_header_1_0(file, {"descr": "|u1", "fortran_order": False, "shape": (length,)})
+    return file.getvalue()
+
+
+BOMBS: dict[str, tuple[Any, str]] = {
+    "compressed": (lambda file: np.savez_compressed(file, np.zeros(10**8, np.uint8)), "it is compressed"),
+    "listed twice": (lambda file: stored(file, npy_header(1000), 100), "its arrays are larger than the file"),
+    "a large header": (lambda file: stored(file, npy_header(10**12)), "arr_0.npy is shorter than its header"),
+}
+
+
+@pytest.mark.parametrize("kind", BOMBS)
+def test_weights_larger_than_their_file_are_not_read(run: Path, kind: str) -> None:
+    """They could be a thousand times as large; no memory is allocated for them."""
+    write, says = BOMBS[kind]
+    write(run / "weights.npz")
+    loaded = fedtide.load(run)
+    assert isinstance(loaded, fedtide.Run)
+    tracemalloc.start()
+    for read in (partial(read_arrays, run / "weights.npz"), lambda: loaded.weights, loaded.model):
+        with pytest.raises(ValueError, match=says):
+            read()
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 50 << 20
+
+
+def test_weights_of_another_model_are_refused(run: Path) -> None:
+    """A single number would fit any tensor."""
+    with np.load(run / "weights.npz") as arrays:
+        np.savez(run / "ones.npz", *(np.ones(1, np.float32) for _ in arrays))
+    (run / "ones.npz").rename(run / "weights.npz")
+    with pytest.raises(ValueError, match=r"weights\.npz does not fit the model of config\.toml"):
+        fedtide.load(run).model()  # type: ignore[union-attr]
 
 
 def test_a_link_leads_nothing_outside(run: Path, tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from fedtide.comparison.results import CellRun, Row, rows_of
 from fedtide.engine import read_run
 from fedtide.engine.read_run import valid_records
 from fedtide.ground.errors import SettingsError
+from fedtide.ground.files import read_arrays
 from fedtide.report.subject import CELLS, read_subject
 
 if TYPE_CHECKING:
@@ -62,13 +63,16 @@ class Run(read_run.Run):
     def weights(self) -> list[NDArray[Any]]:
         """The final weights: the model's trained parameters in order, then its floating-point buffers.
 
-        Frozen weights are not among them: see `model`. ValueError: the run has not ended.
+        Frozen weights are not among them: see `model`. SettingsError: the run has not ended, or its
+        `weights.npz` cannot be read.
         """
+        file = self.path / "weights.npz"
         try:
-            with np.load(self.path / "weights.npz", allow_pickle=False) as arrays:
-                return [arrays[name] for name in arrays.files]
+            return [*read_arrays(file).values()]
         except FileNotFoundError:
             raise SettingsError(f"{self.path} has no weights: the run is {self.status}") from None
+        except (OSError, ValueError) as error:
+            raise SettingsError(f"{file}: {error}") from None
 
     def model(self) -> nn.Module:
         """Return the model with the final weights; its data are loaded, which say how large it is.
@@ -87,8 +91,11 @@ class Run(read_run.Run):
 
             model.load_state_dict(load_file(whole))
             return model.eval()
+        tensors, arrays = [*exchanged(model).values()], self.weights
+        if [tensor.shape for tensor in tensors] != [array.shape for array in arrays]:
+            raise SettingsError(f"{self.path}: weights.npz does not fit the model of config.toml")
         with torch.no_grad():
-            for tensor, array in zip(exchanged(model).values(), self.weights, strict=True):
+            for tensor, array in zip(tensors, arrays, strict=True):
                 tensor.copy_(torch.from_numpy(array))
         return model.eval()
 

@@ -22,7 +22,7 @@ from fedtide.ground.errors import SettingsError
 from fedtide.ground.files import open_regular, parse_json, parse_toml, read_text
 from fedtide.tasks import ACCURACY, Metric
 
-MAX_LINE = 256 << 20  # bytes of a record or of a JSON file: a round of a million clients takes a tenth
+MAX_LINE = 64 << 20  # bytes of a record or of a JSON file: a round of a million clients takes 26 MB
 SETTINGS = {f.name.replace("_", "-") for f in fields(Settings)} - set(RECORDED)
 
 NAMES = "clients.csv"
@@ -169,7 +169,7 @@ def records_in(path: Path) -> Iterator[Record]:
     """
     for record in _lines(path / "metrics.jsonl"):
         if isinstance(record, str):
-            raise ValueError(record)
+            raise SettingsError(record)
         yield record
 
 
@@ -203,7 +203,7 @@ def _lines(file: Path) -> Iterator[Record | str]:
                 return
             where = f"{file}, line {number}"
             if len(line) > MAX_LINE:
-                raise ValueError(f"{where}: longer than {MAX_LINE >> 20} MiB")
+                raise SettingsError(f"{where}: longer than {MAX_LINE >> 20} MiB")
             try:
                 record = _record(line)
             except ValueError as error:

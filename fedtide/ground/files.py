@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import os
 import tomllib
 import zipfile
@@ -14,6 +15,8 @@ from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
+
+_HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
 
 
 def open_regular(path: str | Path) -> BinaryIO:
@@ -44,26 +47,47 @@ def read_text(path: str | Path, most: int) -> str:
 
 
 def read_arrays(path: str | Path, most: int | None = None) -> dict[str, NDArray[Any]]:
-    """Read the arrays of an .npz file by name, of at most so many bytes.
-
-    By default it must not be compressed: its arrays are no larger than the file. OSError or ValueError is
-    raised if it cannot be read, or is something else.
-    """
+    """Read the arrays of an .npz file by name; see `arrays_in`. OSError: it cannot be read."""
     with open_regular(path) as file:
-        try:
-            with zipfile.ZipFile(file) as archive:
-                members = archive.infolist()
-            if most is None and any(m.compress_type != zipfile.ZIP_STORED for m in members):
-                raise ValueError("it is compressed")
-            if most is not None and sum(member.file_size for member in members) > most:
-                raise ValueError(f"its arrays are larger than {most / 2**20:,.0f} MiB")
-            file.seek(0)
-            with np.load(file) as arrays:
-                return {name: arrays[name] for name in arrays.files}
-        except OSError:
-            raise
-        except Exception as error:  # a damaged file can raise anything
-            raise ValueError(str(error) or type(error).__name__) from None
+        return arrays_in(file, most)
+
+
+def arrays_in(file: BinaryIO, most: int | None = None) -> dict[str, NDArray[Any]]:
+    """Read the arrays of an open .npz file by name, of at most so many bytes.
+
+    By default they are not compressed, as this program writes them, and at most as large as the file. That is
+    checked by the directory of the file and by the header of each array, before memory is allocated.
+    ValueError: they are larger, or the file is something else.
+    """
+    try:
+        methods = {zipfile.ZIP_STORED} if most is None else {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}
+        limit = file.seek(0, os.SEEK_END) if most is None else most
+        with zipfile.ZipFile(file) as archive:
+            members = archive.infolist()
+            if any(member.compress_type not in methods for member in members):  # others inflate all at once
+                raise ValueError(
+                    f"it is compressed{'' if most is None else ' in another way than NumPy does'}"
+                )
+            if sum(member.file_size for member in members) > limit:
+                size = "the file" if most is None else f"{most / 2**20:,.0f} MiB"
+                raise ValueError(f"its arrays are larger than {size}")
+            return {member.filename.removesuffix(".npy"): _array(archive, member) for member in members}
+    except OSError:
+        raise
+    except Exception as error:  # a damaged file can raise anything
+        raise ValueError(str(error) or type(error).__name__) from None
+
+
+def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> NDArray[Any]:
+    """Read an array of an .npz file, which must be as large as its header says."""
+    with archive.open(member) as stream:
+        header = _HEADERS[np.lib.format.read_magic(stream)]
+        shape, _, dtype = header(stream)
+        if math.prod(shape) * dtype.itemsize > member.file_size:
+            raise ValueError(f"{member.filename} is shorter than its header says")
+    with archive.open(member) as stream:
+        array: NDArray[Any] = np.lib.format.read_array(stream, allow_pickle=False)
+        return array
 
 
 @contextmanager

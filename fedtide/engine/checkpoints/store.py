@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtide.ground.errors import SettingsError
+from fedtide.ground.files import arrays_in
 from strategies.core.state import Rows, StateDict, Vectors
 
 FILE = "states.sqlite"
@@ -236,8 +237,7 @@ def _pack(state: StateDict) -> NDArray[np.uint8]:
 
 def _unpack(data: NDArray[np.uint8]) -> StateDict:
     """Return what `_pack` was given."""
-    with np.load(io.BytesIO(data.data), allow_pickle=False) as file:
-        state = {name: file[name] for name in file.files}
+    state: StateDict = arrays_in(io.BytesIO(data.data))
     values: StateDict = json.loads(state.pop(VALUES).tobytes())
     return state | values
 
