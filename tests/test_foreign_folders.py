@@ -1,5 +1,6 @@
 """Folders and names of somebody else's: nothing of them is imported, called, or run by a spreadsheet."""
 
+import csv
 import json
 import os
 import re
@@ -8,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ from clients.environment import trace_specs
 from fedtide.ground import dotted
 from fedtide.ground.errors import SettingsError
 from fedtide.ground.specs import find
+from fedtide.ground.tables import csv_text
 from fedtide.report.__main__ import main as report
 
 MINE = """
@@ -240,3 +243,34 @@ def test_no_part_of_a_trace_is_overlooked(words: list[str]) -> None:
     names = {spec.partition(":")[0].strip() for spec in trace_specs(text)}
     asked = {("trace", name) for name in names if dotted.is_dotted("trace", name)}
     assert asked <= {*dotted.named({"trace": text})}
+
+
+def test_names_of_clients_are_no_formulas(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    names = ("'quoted'", "-1.5", "=cmd|' /C calc'!A0", "a\x1b[2Jb")
+    rows = [f'"{name}",{i},{i % 2}\n' for i in range(10) for name in names]
+    Path("data.csv").write_text("".join(["who,x,y\n", *rows]))
+    run = fedtide.run(
+        task="csv:file=data.csv,target=y,client=who",
+        num_clients=4,
+        num_rounds=1,
+        report=False,
+        progress=False,
+        engine="inline",
+    )
+    assert {*run.client_names} == {*names[:3], "a␛[2Jb"}
+    cells = [name for _, name in csv.reader((run.path / "clients.csv").open(newline=""))]
+    assert {*cells} == {"name", "''quoted'", "-1.5", "'=cmd|' /C calc'!A0", "a␛[2Jb"}
+
+
+@given(st.lists(st.text(st.sampled_from("=+-@'a1.e\t\r\n\x1b\x9b,\" \uff1d"))))
+def test_every_cell_is_a_text_or_a_number(texts: list[str]) -> None:
+    """Without control characters; others have their original texts but for an apostrophe."""
+    rows = [*csv.reader(StringIO(csv_text([("", text, -1.5) for text in texts]), newline=""))]
+    for text, (_, cell, number) in zip(texts, rows, strict=True):
+        assert number == "-1.5"
+        assert cell.isprintable() or "\ufffd" in cell
+        if cell.startswith(("=", "+", "-", "@", "\uff1d")):
+            float(cell)
+        if text.isprintable():
+            assert cell.removeprefix("'") == text

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
@@ -18,6 +16,7 @@ from fedtide.comparison.ranges import written
 from fedtide.comparison.results import Cost, Estimate, Row
 from fedtide.config import Settings
 from fedtide.config.target import Target
+from fedtide.ground.tables import csv_text
 from fedtide.tasks import Metric
 
 Columns = Mapping[str, str]
@@ -159,11 +158,7 @@ def comma_separated(rows: Sequence[Row]) -> str:
     """Return all numbers as CSV, shares from 0 to 1, one line per row."""
     records = [numbers(row) for row in rows]
     names = list(dict.fromkeys(name for record in records for name in record))
-    text = io.StringIO()
-    writer = csv.DictWriter(text, names, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(records)
-    return text.getvalue()
+    return csv_text([names, *([record.get(name, "") for name in names] for record in records)])
 
 
 def numbers(row: Row) -> dict[str, Any]:

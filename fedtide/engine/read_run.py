@@ -95,7 +95,7 @@ class Run:
         """The names of its clients, by number; () if they have none, or what has them cannot be read."""
         try:
             rows = [*csv.reader(StringIO(read_text(self.path / NAMES, MAX_LINE), newline=""))]
-            return tuple(name for _, name in rows[1:])
+            return tuple(name.removeprefix("'") for _, name in rows[1:])  # see `csv_text`
         except (OSError, ValueError, csv.Error):
             return ()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import hashlib
 import json
 import logging
@@ -35,6 +34,7 @@ from fedtide.engine.read_run import NAMES, read_config
 from fedtide.engine.sources import own_sources
 from fedtide.ground.errors import SettingsError
 from fedtide.ground.files import replacing
+from fedtide.ground.tables import csv_text
 
 log = logging.getLogger(__name__)
 PACKAGES = ("flwr", "ray", "torch", "torchvision", "numpy", "scikit-learn", "numba")
@@ -96,10 +96,11 @@ class RunFolder(Observer):
 
     def write_names(self, names: Sequence[str]) -> None:
         """Save the names of the clients, if they have some."""
+        if not names:
+            return
+        text = csv_text([("client", "name"), *enumerate(names)])
         try:
-            if names:
-                with (self.path / NAMES).open("w", encoding="utf-8", newline="") as file:
-                    csv.writer(file, lineterminator="\n").writerows([("client", "name"), *enumerate(names)])
+            (self.path / NAMES).write_text(text, encoding="utf-8", newline="")
         except OSError as error:
             raise SettingsError(f"run-dir {self.path}: {NAMES}: {error.strerror}") from None
 

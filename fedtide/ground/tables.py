@@ -1,12 +1,13 @@
-"""CSV files as spreadsheets and pandas write them."""
+"""CSV files: those that spreadsheets and pandas write are read; what they run is not written."""
 
 from __future__ import annotations
 
 import csv
+import re
 import warnings
 from collections import Counter
-from collections.abc import Iterator
-from io import TextIOWrapper
+from collections.abc import Iterable, Iterator
+from io import StringIO, TextIOWrapper
 from itertools import chain
 from pathlib import Path
 from typing import NamedTuple, TextIO
@@ -15,6 +16,32 @@ from fedtide.ground.files import open_regular
 from fedtide.ground.numbers import Decimals
 
 SEPARATORS = ",;\t"
+
+
+_FORMULA = tuple("=+-@\uff1d\uff0b\uff0d\uff20")  # what formulas begin with, the wide forms included
+_NUMBER = re.compile(r"[+-]?([0-9]+\.?|[0-9]*\.[0-9]+)(e[+-]?[0-9]+)?", re.IGNORECASE)
+# Control characters by their pictures, such as the one of ESC; the others have none.
+_CONTROL = (
+    {code: 0x2400 + code for code in range(32)} | {127: 0x2421} | dict.fromkeys(range(128, 160), 0xFFFD)
+)
+
+
+def csv_text(rows: Iterable[Iterable[object]]) -> str:
+    """Return rows as CSV whose texts, which anybody may have written, are only texts.
+
+    Before one that a spreadsheet would take for a formula stands an apostrophe, and before one that begins
+    with an apostrophe another; numbers stay numbers. Control characters are replaced by their pictures.
+    """
+    text = StringIO()
+    csv.writer(text, lineterminator="\n").writerows(map(_written, row) for row in rows)
+    return text.getvalue()
+
+
+def _written(cell: object) -> object:
+    if not isinstance(cell, str):
+        return cell
+    text = cell.translate(_CONTROL)
+    return f"'{text}" if text.startswith((*_FORMULA, "'")) and not _NUMBER.fullmatch(text) else text
 
 
 class Table(NamedTuple):
