@@ -64,6 +64,11 @@ class Bare(Strategy):
     def aggregate_evaluate(self, server_round, results, failures):
         return None, {}
 
+class Seen(FedAvg):
+    def __init__(self, **others):
+        super().__init__(**others)
+        self.seen = set()
+
 class Steps(FedAvg):
     def configure_fit(self, *arguments):
         asked = super().configure_fit(*arguments)
@@ -256,6 +261,14 @@ def test_nothing_is_said_of_attributes_that_are_saved(own: Folder, capsys: Any, 
     shown = "".join(capsys.readouterr())
     assert "is not in its" not in shown
     assert "warning" not in shown
+
+
+def test_attributes_that_cannot_be_saved_are_a_warning(strategies: Folder, capsys: Any) -> None:
+    """The run ends as any other, and cannot be resumed."""
+    assert sim.main([*BRIEF, "--strategy=stock.Seen", "--json"]) == 0
+    shown = capsys.readouterr()
+    assert "warning: no checkpoint of round 2: Seen.seen is a set, which cannot be saved" in shown.err
+    assert "state_bytes" not in json.loads(shown.out)
 
 
 @pytest.mark.parametrize(

@@ -40,6 +40,7 @@ from fedtide.ground.display import lost_display
 from fedtide.ground.errors import described, is_of, told
 from fedtide.ground.wording import say
 from fedtide.interop.stock_strategy import NO_UPDATE
+from strategies import FlexibleStrategy
 from strategies.core.parameters import count_bytes
 
 # What a run may report in the end besides the global model's loss and metric: what it was tested on, personal
@@ -248,7 +249,7 @@ def _summary(experiment: Experiment, folder: RunFolder, ended: _State) -> dict[s
             "client_fits": ended.client_fits,
             "weights": model.num_trainable,
             **({"frozen_weights": model.num_frozen} if model.num_frozen else {}),
-            **({} if ended.failure else {"state_bytes": num_bytes(experiment.strategy.state_dict())}),
+            **({} if ended.failure else _state_bytes(experiment.strategy)),
             "seconds": round(ended.seconds, 3),
             "metric": metric._asdict() | {"name": metric.key},
             "final": {
@@ -270,6 +271,13 @@ def _summary(experiment: Experiment, folder: RunFolder, ended: _State) -> dict[s
         }
     )
     return summary
+
+
+def _state_bytes(strategy: FlexibleStrategy) -> dict[str, int]:
+    """Measure what the server keeps between rounds; a state that cannot be saved has been warned of."""
+    with suppress(ValueError, TypeError):
+        return {"state_bytes": num_bytes(strategy.state_dict())}
+    return {}
 
 
 def simulate(
