@@ -1,6 +1,7 @@
 """Event time: the clock against a second one, the same bits everywhere, and what is refused."""
 
 import json
+import signal
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +16,7 @@ from killed import start as start_process
 
 from clients.environment import make_trace
 from fedtide.config import Settings
+from fedtide.engine.evaluation import GlobalEvaluator
 from fedtide.engine.event_clock import EventClock
 from fedtide.engine.experiment import prepare
 from fedtide.engine.read_run import records_in
@@ -150,12 +152,25 @@ def test_killed_and_resumed(tmp_path: Path) -> None:
     assert 10 < sum("accuracy" in record for record in records_of[0]) < 200
 
 
-def test_a_run_that_ended_before_its_first_round_is_resumed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("event_time", [True, False])
+@pytest.mark.parametrize("ended_by", ["a target", "SIGINT"])
+def test_a_run_that_ended_before_its_first_round_is_resumed(
+    ended_by: str, event_time: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """To prepare a run, which looks at who is there first, does not begin a round."""
-    changes = {**RUN, "trace": "phones:cost=30", "strategy": "mifa", "round_ends": 2, "num_rounds": 6}
-    whole = Settings(**changes, model="logistic", run_dir=str(tmp_path))
+    changes = {**RUN, "trace": "phones:cost=30", "strategy": "mifa", "round_ends": 2 * event_time}
+    whole = Settings(**changes, num_rounds=6, model="logistic", run_dir=str(tmp_path))
     _, _, ended = run(whole)
-    _, folder, none = run(replace(whole, stop_at="loss=100"))
+    evaluate = GlobalEvaluator.__call__
+
+    def interrupt(self: Any, server_round: int, *rest: Any) -> Any:
+        signal.raise_signal(signal.SIGINT)
+        return evaluate(self, server_round, *rest)
+
+    with monkeypatch.context() as patch:
+        if ended_by == "SIGINT":
+            patch.setattr(GlobalEvaluator, "__call__", interrupt)
+        _, folder, none = run(replace(whole, stop_at="loss=100" if ended_by == "a target" else ""))
     assert none.summary["rounds"] == 0
     _, _, resumed = run(replace(whole, resume=str(folder.path)))
     assert resumed.summary["rounds"] == 6
