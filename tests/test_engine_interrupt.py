@@ -139,6 +139,28 @@ def test_a_signal_before_the_first_round_or_after_the_last(
     assert (folder / "report.html").exists()
 
 
+@pytest.mark.parametrize(("last", "flags"), [(2, ["--num-rounds=2"]), (0, ["--stop-at=accuracy=0"])])
+def test_a_signal_in_the_last_round_leaves_a_finished_run(
+    last: int, flags: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    """It has cut off nothing: there is nothing to continue."""
+    write = RunFolder.round
+
+    def interrupt(self: RunFolder, record: dict[str, Any]) -> None:
+        write(self, record)
+        if record["round"] == last:
+            signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr(RunFolder, "round", interrupt)
+    call = [*SMALL, "--engine=inline", *flags, f"--run-dir={tmp_path}", "--json", "--no-report"]
+    assert sim.main(call) == 128 + signal.SIGTERM
+    out, err = capsys.readouterr()
+    summary = json.loads(out)
+    assert (summary["rounds"], summary["interrupted"], "signal" in summary) == (last, False, False)
+    assert ("stopped" in summary) == (last == 0)
+    assert "--resume" not in err
+
+
 def test_signals_while_a_comparison_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:

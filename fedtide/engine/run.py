@@ -145,6 +145,8 @@ def drive(
                 except EngineLost as error:  # the signal may have gone to Ray's processes as well
                     say(console, f"stopped at once: {error}")
                     raise KeyboardInterrupt from error
+                if state.last["round"] >= settings.num_rounds or server.is_over():
+                    state.signals = []  # they have cut off nothing
                 if not state.failure and (state.signals or extendable):
                     checkpoints.end(state.last["round"], always=bool(state.signals or rule.reason))
             state.signals = [*state.signals]  # later ones do not interrupt the training

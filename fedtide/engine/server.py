@@ -74,8 +74,7 @@ class RoundServer(Server):
             self._report(record)
         server_round = after or 0
         now = self._seconds(server_round) if server_round else 0.0
-        over = self._clock_is_over() or bool(self.rule.reason) or self.stopping
-        over = over or bool(server_round and self.rule.time_is_up(now))
+        over = self.is_over() or self.stopping or bool(server_round and self.rule.time_is_up(now))
         while server_round < num_rounds and not over:
             server_round, before = server_round + 1, now
             record = self._run_round(server_round, timeout, history)
@@ -87,12 +86,16 @@ class RoundServer(Server):
             if over or server_round == num_rounds or evaluation_is_due(*every, server_round, before, now):
                 self._evaluate(server_round, record, history)
             self._report(record)
-            over = over or self.stopping or bool(self.rule.reason)
+            over = self.is_over() or self.stopping
         return history, time.perf_counter() - start
 
     def _seconds(self, server_round: int) -> float | None:
         """Return the virtual seconds that have passed when a round ends; None without a clock."""
         return None if self.clock is None else self.clock.seconds(server_round)
+
+    def is_over(self) -> bool:
+        """Whether the rule has ended the run, or nobody will be online any more."""
+        return self._clock_is_over() or bool(self.rule.reason)
 
     def _clock_is_over(self) -> bool:
         return self.clock is not None and self.clock.is_over()
