@@ -129,7 +129,7 @@ def train(
     start = time.monotonic()
     weights, own = config.split(arrays)
     opened, resync = _open(memory, config, weights)
-    reported: dict[str, Any] = {metrics.ROUND: config.round}
+    reported: dict[str, Any] = {metrics.ROUND: config.round, metrics.RULE: config.rule}
     if config.farewell:
         return Trained(list(opened.committed.values()), reported, memory)
     planned = config.planned_steps(num_examples)

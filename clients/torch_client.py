@@ -93,9 +93,8 @@ class FlexibleClient(Client):
             self.node.worked(int(update.metrics[metrics.STEPS]), seconds, sum(map(len, reply.tensors)))
         if trace is not None and trace.lost(config.round)[self.client]:
             return _no_reply("reply lost")
-        return FitRes(
-            OK, reply, update.num_examples, {**update.metrics, **self.node.closing_metrics(config, start)}
-        )
+        said = {**update.metrics, metrics.RULE: config.rule, **self.node.closing_metrics(config, start)}
+        return FitRes(OK, reply, update.num_examples, said)
 
     def evaluate(self, ins: EvaluateIns) -> EvaluateRes:
         """Evaluate this client's model, the personal one where the method has one, on `own_test`."""

@@ -36,6 +36,7 @@ from strategies.core import (
     Selection,
     Task,
 )
+from strategies.core.flower_arguments import FlowerArguments
 from strategies.core.schedules import SCHEDULES
 from strategies.efl import EFL
 from strategies.f3ast import F3AST
@@ -167,7 +168,8 @@ def make(
         Fields of the strategy's options, in place of `options`. As on the command line, `lr_schedule` may be
         a spec such as `staircase:restart=false`, `select` one such as `oort`, and `initial_model` one such
         as `two-norm:keep=5`;
-        `server_opt="adam:rate=0.1"` and `amplify="10,2"` make `layers`.
+        `server_opt="adam:rate=0.1"` and `amplify="10,2"` make `layers`. Arguments of Flower's `FedAvg` have
+        their meaning, see `FlowerArguments`.
 
     Raises
     ------
@@ -180,6 +182,9 @@ def make(
     else:
         strategy = find("strategy", STRATEGIES, name)
     options_type = strategy.options_type()
+    arguments = {key: values.pop(key) for key in FlowerArguments.__annotations__ if key in values}
+    if arguments.keys() & {"fraction_fit", "min_fit_clients"} and "clients_per_round" in values:
+        raise SettingsError(f"{name}: give either clients_per_round, or fraction_fit and min_fit_clients")
     if options is None:
         known = [*(field.name for field in fields(options_type)), *LAYERS]
         for option in values:
@@ -193,7 +198,9 @@ def make(
         arrays = parameters_to_ndarrays(initial_parameters)
         layout = Layout.of(arrays, num_buffers)
         initial_parameters = FlatParameters(layout.flatten(arrays), layout)
-    return _variant(strategy, options)(initial_parameters, roster, evaluate_fn, options)
+    made = _variant(strategy, options)(initial_parameters, roster, evaluate_fn, options)
+    made.arguments = FlowerArguments(**arguments)
+    return made
 
 
 def _variant(strategy: type[FlexibleStrategy], options: Options) -> type[FlexibleStrategy]:

@@ -14,6 +14,7 @@ from hostile_replies import NAMES, evaluation, failures, honest, spoiled
 import strategies
 from fedtide.ground.contract import SGD
 from strategies import STRATEGIES, FlatParameters, FlexibleStrategy, Roster
+from strategies.core.flower_arguments import FlowerArguments
 
 SIZES = np.array([10, 20, 30, 40, 50, 60, 0])
 MEMBERS = 5  # the others arrive later
@@ -71,6 +72,7 @@ class Side:
     def __init__(self, strategy: FlexibleStrategy, stock: bool) -> None:
         self.strategy, self.stock, self.number = strategy, stock, 0
         self.manager: Any = SimpleClientManager() if stock else TableManager()
+        strategy.arguments = FlowerArguments(min_available_clients=0, client_rule="trust")
         self.parameters: Any = strategy.initialize_parameters(self.manager)
 
     def configure(self, played: Round) -> dict[str, FitIns]:

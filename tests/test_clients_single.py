@@ -69,7 +69,7 @@ def test_it_does_the_steps_that_it_has_time_for() -> None:
     """From 0, y = 1 - 0.9^s after s steps. A memory of another method does not count."""
     for steps, done in ((None, 5), (5, 5), (9, 5), (2, 2)):
         reply, memory = single.fit(task(PLAIN), gradient, 7, Memory({"v": np.ones(1)}, 3), steps=steps)
-        assert reply.metrics == {"round": 1, "steps": done}
+        assert reply.metrics == {"round": 1, "rule": "sgd", "steps": done}
         assert reply.num_examples == 7
         assert memory is None
         (sent,) = parameters_to_ndarrays(reply.parameters)
@@ -106,7 +106,7 @@ def test_a_farewell_sends_the_state_without_training() -> None:
     config = {**PLAIN, "round": 2, "rule": "corrected-upload", "last-accepted": 1, "farewell": True}
     reply, kept = single.fit(task(config), fail, 7, memory)
     assert parameters_to_ndarrays(reply.parameters) == [np.array([3.0])]
-    assert reply.metrics == {"round": 2}
+    assert reply.metrics == {"round": 2, "rule": "corrected-upload"}
     assert kept is memory
 
 

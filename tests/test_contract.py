@@ -186,7 +186,8 @@ def test_stock_clients_and_manager(name: str) -> None:
     for client in names[::-1]:
         manager.register(NamedProxy(client))
     rounds = Rounds(make(name))
-    strategy = strategies.make(name, ndarrays_to_parameters(START), **AT_ONCE.get(name, {}))
+    trust = {"client_rule": "trust", **AT_ONCE.get(name, {})}
+    strategy = strategies.make(name, ndarrays_to_parameters(START), **trust)
     parameters = strategy.initialize_parameters(manager)
     for number in (1, 2):
         results = []

@@ -171,6 +171,10 @@ class SGD:
         change = None if correction.is_zero else lambda y: correction.apply(y, self.weights, rate)
         descend(y, gradient, rate, change)
 
+    def position(self, y: Vector) -> Vector:
+        """Return where the next step takes its gradient, for rules whose steps take one: usually at `y`."""
+        return y
+
     def finish(self, y: Vector, steps: Rate, rate: Rate) -> tuple[Sequence[Own], dict[str, Vector]]:
         """Return what the client sends and keeps, given the local weights `y` after `steps` steps.
 

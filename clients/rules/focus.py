@@ -31,6 +31,10 @@ class LastGradient(Corrected):
         if direction is not None:
             subtract(local, direction, rate)
 
+    def position(self, y: Vector) -> Vector:
+        """Return the local weights, which are not what is sent."""
+        return self.state["local"]
+
     def finish(self, y: Vector, steps: Rate, rate: Rate) -> tuple[list[Vector], dict[str, Vector]]:
         """Keep nothing."""
         return [], {}

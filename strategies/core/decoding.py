@@ -36,11 +36,11 @@ def whole(value: object) -> int | None:
     return int(value) if is_number(value) and float(value).is_integer() else None
 
 
-def read_steps(answer: Mapping[str, Any], planned: int) -> int:
+def read_steps(answer: Mapping[str, Any], planned: int, key: str = metrics.STEPS) -> int:
     """Return the local steps that a client reports; where it does not, it has done all of them."""
-    told = answer.get(metrics.STEPS, planned)
+    told = answer.get(key, planned)
     if (steps := whole(told)) is None:
-        raise ValueError(f"impossible number of steps {told!r} of {planned}")
+        raise ValueError(f"impossible number of {key} {told!r} of {planned}")
     return steps
 
 

@@ -137,6 +137,11 @@ class OpenTasks(Stateful):
         """Note what some clients are sent in the current round."""
         self._sent.update(dict.fromkeys(clients, sent))
 
+    def hand_over(self, client: int, other: int) -> None:
+        """Let another client answer a client's task."""
+        if client in self._sent:
+            self._sent[other] = self._sent.pop(client)
+
     def of(self, client: int | None, server_round: int) -> Sent | None:
         """Return what a client was sent for the task that it has to answer; None: there is none."""
         return None if client is None or server_round != self._round else self._sent.get(client)

@@ -128,6 +128,14 @@ class Members(Stateful):
         self.roster.departed_for_good[client] = True
         self.events.append({"event": "abandonment", "client": client, **numbers})
 
+    def merge(self, client: int, known: int) -> None:
+        """Let go a client that has turned out to be a known one, which takes its place in this round."""
+        self._remove(client, keep=False)
+        if self.roster.departed[known]:
+            self.arrive(known)
+        self._tell()
+        self.roster.departed_for_good[client] = True
+
     def announce_departure(self, client: int) -> None:
         """Note that a client leaves after this round."""
         if client not in self.announced:

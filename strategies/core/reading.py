@@ -196,7 +196,9 @@ class ReplyReader:
         answer = result.metrics
         if (n := whole(result.num_examples)) is None:
             raise ValueError(f"impossible number of examples {result.num_examples!r}")
-        planned = self.method.options.planned_steps(n) if sent.local_steps is None else sent.local_steps
+        planned = sent.local_steps
+        if planned is None:
+            planned = read_steps(answer, self.method.options.planned_steps(n), metrics.PLANNED)
         steps, first = read_steps(answer, planned), int(self.method.roster.first_size[client])
         check(faults_of_work(n, steps, planned, first), n=n, steps=steps, planned=planned, first=first)
         vector, buffers, extra = decode(result.parameters, self._rule, sent.weights)

@@ -179,6 +179,12 @@ class Roster(Stateful):
         self._known = None
         return client
 
+    def rename(self, client: int, name: str) -> None:
+        """Call a client by another name, which is nobody else's, from now on."""
+        self._index = {known: index for known, index in self._index.items() if index != client} | {
+            name: client
+        }
+
     def note_sizes(self, clients: Clients, num_examples: NDArray[np.int64]) -> None:
         """Note the sizes that the active replies of a round report."""
         if not np.array_equal(self.num_examples[clients], num_examples):

@@ -13,6 +13,7 @@ from typing import Any, get_type_hints
 
 import numpy as np
 from flwr.common import (
+    Code,
     EvaluateIns,
     EvaluateRes,
     FitIns,
@@ -26,8 +27,9 @@ from flwr.server.client_proxy import ClientProxy
 from flwr.server.strategy import Strategy
 from numpy.typing import NDArray
 
-from fedtide.ground.contract import SGD, metrics
+from fedtide.ground.contract import SGD, FitConfig, metrics
 from strategies.core.decoding import check_range, largest
+from strategies.core.flower_arguments import FlowerArguments, check_rule, is_plain
 from strategies.core.instructions import OpenTasks, RoundInstructions, Sent, Task
 from strategies.core.membership import Members, is_availability_manager
 from strategies.core.method import Method
@@ -80,6 +82,7 @@ class FlexibleStrategy(Method, Strategy):
         self.weights, self.buffers = self._divided(vector)
         self.evaluate_fn = evaluate_fn
         self.options = options if options is not None else self.options_type()()
+        self.arguments = FlowerArguments()
         self.roster = roster if roster is not None else Roster()
         self.check_event_time()
         self.membership = Members(self)
@@ -93,6 +96,7 @@ class FlexibleStrategy(Method, Strategy):
         self._open: dict[int, RoundReport] = {}  # the round that was begun, until it is aggregated
         self._recorded, self._logged = False, set[tuple[str, str]]()
         self._packed: dict[int, FlatParameters] = {}
+        self._config: FitConfig  # of the round
         if not self.takes_layers and (self.options.layers or self.options.initial_model is not never):
             raise ValueError(f"{type(self).__name__} takes no server_opt, amplify or initial_model")
         self.layers = [layer(self.weights) for layer in self.options.layers]
@@ -119,6 +123,8 @@ class FlexibleStrategy(Method, Strategy):
         """Bring the roster up to date, select clients and tell them what to do."""
         self.round = server_round
         self._recorded = is_availability_manager(client_manager)  # by our engine
+        if not self._recorded:
+            self.options = self.arguments.wait(client_manager, self.options)
         self._adopt(parameters)
         available, at_work, proxy = self.membership.begin(server_round, client_manager)
         self.probe.begin(server_round, self.roster, self.weights, self.buffers)
@@ -138,7 +144,9 @@ class FlexibleStrategy(Method, Strategy):
         else:
             shared = Task(rule=SGD, weights=self.pack(probed))
         sent = Sent(server_round, self._sent, self.learning_rate, self.version).with_own(shared)
-        instructions = RoundInstructions(FitIns, sent.weights, shared.arrays, self.round_config(shared))
+        config = self.round_config(shared)
+        self._config = config if self._recorded else self.arguments.added_to(config)
+        instructions = RoundInstructions(FitIns, sent.weights, shared.arrays, self._config)
         instructions.withdrawn = [str(client) for client in at_work[~awaited].tolist()]
         selected = self.selected.tolist()
         self.tasks.ask(selected, sent)
@@ -163,6 +171,7 @@ class FlexibleStrategy(Method, Strategy):
         failures: list[tuple[ClientProxy, FitRes] | BaseException],
     ) -> tuple[Parameters | None, dict[str, Scalar]]:
         """Update the global weights from the active replies; without any they usually stay."""
+        self._check_rule(results)
         asked = server_round in self._open  # otherwise nobody was asked for it, or it is over
         report = self.report = self._open.pop(server_round, RoundReport(self.learning_rate))
         if asked:
@@ -198,7 +207,37 @@ class FlexibleStrategy(Method, Strategy):
         fit_metrics: dict[str, Scalar] = {"active": len(replies), "rejected": len(report.rejected)}
         if (loss := replies.mean_train_loss()) is not None:
             fit_metrics[metrics.TRAIN_LOSS] = loss
+        if (aggregated := self.arguments.fit_metrics_aggregation_fn) is not None:
+            active = {*replies.clients.tolist()}
+            counted = [found for proxy, found in results if self.roster.find(proxy.cid) in active]
+            fit_metrics |= aggregated([(found.num_examples, found.metrics) for found in counted])
         return self._sent, fit_metrics | report.counts()
+
+    def _check_rule(self, results: FitResults) -> None:
+        """Raise SettingsError if a client of an app has not followed the method's rule."""
+        if self._recorded or self.arguments.client_rule == "trust" or is_plain(self.rule, self._config):
+            return
+        for proxy, result in results:
+            if result.status.code == Code.OK and self.probe.weights is None:
+                check_rule(
+                    type(self).__name__,
+                    f"client {proxy.cid}",
+                    self.rule.name,
+                    result.metrics.get(metrics.RULE),
+                )
+
+    def identify(self, name: str, client_id: str) -> None:
+        """Learn between `configure_fit` and `aggregate_fit` who a client is that was known as `name`.
+
+        If a client of that identity is known, the new one was that one all along: it answers the task.
+        """
+        client, known = self.roster.register(name), self.roster.find(client_id)
+        if known is None:
+            self.roster.rename(client, client_id)
+        elif known != client:
+            self.tasks.hand_over(client, known)
+            self.roster.asked[known] = self.roster.asked[client]
+            self.membership.merge(client, known)
 
     # Evaluation
 
