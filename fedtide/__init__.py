@@ -9,10 +9,11 @@ from fedtide.ground.packages import check_not_hidden
 if TYPE_CHECKING:
     from fedtide.api.functions import compare, load, run
     from fedtide.api.results import Comparison, Run
+    from fedtide.flower.strategy import MethodStrategy as strategy  # noqa: N813
     from fedtide.ground.errors import RunError, SettingsError
     from fedtide.tasks.arrays import Task
 
-__all__ = ["Comparison", "Run", "RunError", "SettingsError", "Task", "compare", "load", "run"]
+__all__ = ["Comparison", "Run", "RunError", "SettingsError", "Task", "compare", "load", "run", "strategy"]
 
 
 check_not_hidden()
@@ -32,6 +33,10 @@ def __getattr__(name: str) -> Any:
         from fedtide.api import results
 
         return getattr(results, name)
+    if name == "strategy":
+        from fedtide.flower.strategy import MethodStrategy as strategy  # noqa: N813
+
+        return strategy
     if name in __all__:
         from fedtide.api import functions
 

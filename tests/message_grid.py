@@ -45,12 +45,6 @@ def classic(strategy: Any, clients: dict[str, Client], num_rounds: int, absent: 
     return history
 
 
-def own_app_clients(app: Any) -> dict[str, Client]:
-    """Make the ten clients of examples/own-app: one or two digits each, and a part of the steps."""
-    nodes = [SimpleNamespace(node_config={"partition-id": k, "num-partitions": 10}) for k in range(10)]
-    return {str(k): app.client_fn(node) for k, node in enumerate(nodes)}
-
-
 class HereGrid(Grid):
     """Carries messages to the ClientApp of each node, in this process.
 
@@ -61,10 +55,11 @@ class HereGrid(Grid):
     def __init__(self, app: ClientApp, away: Any = (), failing: Any = (), silent: Any = ()) -> None:
         self.app, self.asked, self.sent = app, 0, 0
         self.away, self.failing, self.silent = (dict(kind) for kind in (away, failing, silent))
-        self.contexts = {
-            node: Context(1, node, {"partition-id": k, "num-partitions": 10}, RecordDict(), {})
+        self.nodes = [*NODES]
+        self.contexts = [
+            Context(1, node, {"partition-id": k, "num-partitions": 10}, RecordDict(), {})
             for k, node in enumerate(NODES)
-        }
+        ]
 
     @property
     def run(self) -> Any:
@@ -72,15 +67,15 @@ class HereGrid(Grid):
 
     def get_node_ids(self) -> list[int]:
         self.asked += 1
-        return [node for k, node in enumerate(NODES) if k not in self.away.get(self.asked, ())]
+        return [node for k, node in enumerate(self.nodes) if k not in self.away.get(self.asked, ())]
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
         replies = []
         for message in messages:
-            client = NODES.index(message.metadata.dst_node_id)
+            client = self.nodes.index(message.metadata.dst_node_id)
             if message.metadata.message_type.startswith("train"):
                 self.sent += 1
-                number = int(message.metadata.group_id)
+                number = int(message.metadata.group_id or message.content["config"]["server-round"])
                 if client in self.silent.get(number, ()):
                     continue
                 if client in self.failing.get(number, ()):
@@ -90,7 +85,7 @@ class HereGrid(Grid):
                     continue
             received = deepcopy(message)  # clients may change what they get
             try:
-                replies.append(self.app(received, self.contexts[message.metadata.dst_node_id]))
+                replies.append(self.app(received, self.contexts[client]))
             except Exception as reason:
                 replies.append(Message(Error(2, repr(reason)), reply_to=message))
         return replies[::-1]

@@ -20,11 +20,11 @@ from flwr.server.strategy import (
     DifferentialPrivacyServerSideFixedClipping,
 )
 from flwr.server.workflow import DefaultWorkflow, SecAggPlusWorkflow
+from flwr.server.workflow.constant import MAIN_PARAMS_RECORD
 from message_grid import HereGrid, identify
 from privacy import complete, incomplete, influence, secure_aggregation_error
 
 import strategies
-from fedtide.devices.message_strategy import MessageStrategy
 
 PAGE = (Path(__file__).parents[1] / "docs" / "privacy.md").read_text(encoding="utf-8")
 ROWS = {
@@ -151,9 +151,18 @@ def make(name: str, **options: Any) -> Any:
 
 
 def train(strategy: Any, clients: ClientApp, num_rounds: int = 1) -> np.ndarray:
-    adapter = MessageStrategy(strategy, min_clients=10)
-    arrays = adapter.start(HereGrid(clients), adapter.initial_arrays, num_rounds).arrays
-    return np.concatenate([a.ravel() for a in arrays.to_numpy_ndarrays()])
+    return weights_after(strategy, HereGrid(clients), num_rounds, DefaultWorkflow())
+
+
+def weights_after(strategy: Any, grid: HereGrid, num_rounds: int, workflow: DefaultWorkflow) -> np.ndarray:
+    """What the last round sends, after rounds of Flower's workflow for classic strategies on a Grid."""
+    state = Context(1, 1, {}, RecordDict(), {})
+    config = ServerConfig(num_rounds=num_rounds)
+    manager = SimpleClientManager()
+    context = LegacyContext(state, config=config, strategy=strategy, client_manager=manager)
+    workflow(grid, context)
+    arrays = context.state.array_records[MAIN_PARAMS_RECORD].to_numpy_ndarrays()
+    return np.concatenate([array.ravel() for array in arrays])
 
 
 @pytest.mark.parametrize(("method", "options"), [("fedavg", {"weights": "uniform"}), ("scheme-c", {})])
@@ -185,12 +194,8 @@ def test_clipping_at_the_clients(method: str, options: Any) -> None:
 
 def securely(strategy: Any, grid: HereGrid) -> np.ndarray:
     """The weights after two rounds of Flower's SecAgg+."""
-    state = Context(1, 1, {}, RecordDict(), {})
-    settings = {"config": ServerConfig(num_rounds=2), "strategy": strategy}
-    context = LegacyContext(state, client_manager=SimpleClientManager(), **settings)
     workflow = SecAggPlusWorkflow(num_shares=5, reconstruction_threshold=3)
-    DefaultWorkflow(fit_workflow=workflow)(grid, context)
-    return strategy.weights
+    return weights_after(strategy, grid, 2, DefaultWorkflow(fit_workflow=workflow))
 
 
 def test_secure_aggregation() -> None:

@@ -1,0 +1,104 @@
+"""The nodes of an app as clients of a method: who is there, and what they are called."""
+
+from __future__ import annotations
+
+import logging
+from time import sleep
+
+from flwr.common import FitRes
+from flwr.server import SimpleClientManager
+from flwr.server.client_proxy import ClientProxy
+from flwr.serverapp import Grid
+
+from fedtide.devices.flower_compat import node_proxy
+from fedtide.ground.contract import metrics
+from fedtide.ground.errors import SettingsError
+from fedtide.ground.specs import bind, build
+from strategies import FlexibleStrategy
+from traces import TRACES, Trace
+
+IDENTITY = (metrics.CLIENT_ID, "partition-id")  # where replies may say which client it is
+
+log = logging.getLogger("flwr")
+
+
+class AppNodes:
+    """Nodes that come and go, and maybe are there only when a trace says so.
+
+    Attributes
+    ----------
+    manager
+        Those that a method may ask in the round, by the names of their clients.
+    names
+        The clients' names by node, in the order in which the nodes came.
+    lost
+        Nodes whose replies the trace loses in the round.
+    """
+
+    def __init__(self, trace: str, seed: int) -> None:
+        self.manager = SimpleClientManager()
+        self.names: dict[int, str] = {}
+        self.lost: set[int] = set()
+        self._spec, self._seed = trace, seed
+        if trace and bind("trace", TRACES, trace).takes("label_shares"):
+            raise SettingsError(f"trace {trace}: it needs the clients' labels, which an app's server has not")
+        self._trace: Trace | None = None
+        self._here: dict[int, ClientProxy] = {}
+
+    def connect(self, grid: Grid, least: int) -> int:
+        """Wait for so many nodes, as Flower does; return how many there are."""
+        told = -1
+        while len(nodes := sorted(grid.get_node_ids())) < least:
+            if len(nodes) != told:
+                told = len(nodes)
+                log.info("Waiting for nodes to connect: %d connected (minimum required: %d).", told, least)
+            sleep(1)
+        if self.names and not self.names.keys() & {*nodes}:
+            log.warning(
+                "none of the nodes here is known; their clients are new until their replies name them"
+            )
+        for node in nodes:
+            self.names.setdefault(node, f"node {node}")
+        self._here = {node: node_proxy(grid, node, self.names[node]) for node in nodes}
+        return len(nodes)
+
+    def begin(self, server_round: int) -> None:
+        """Let the manager have the nodes that are there in a round."""
+        there = self._there(server_round)
+        for name, proxy in [*self.manager.all().items()]:
+            if there.get(proxy.node_id) != name:
+                self.manager.unregister(proxy)
+        for node in there:
+            self.manager.register(self._here[node])  # does nothing if it is registered
+
+    def _there(self, server_round: int) -> dict[int, str]:
+        """Return those that the trace has there; note whose replies it loses."""
+        there = {node: self.names[node] for node in self._here}
+        if not self._spec:
+            return there
+        if self._trace is None:
+            self._trace = build("trace", TRACES, self._spec, len(self.names), self._seed)
+        now, lost = self._trace.round(server_round), self._trace.lost(server_round)
+        if self._trace.has_late_replies or ((now.completion > 0) & (now.completion < 1)).any():
+            raise SettingsError(
+                f"trace {self._spec} has clients that are late or do a part of their work, which those of an "
+                "app cannot be told; take one such as markov, in which they are there or not"
+            )
+        lost |= now.completion == 0
+        known = [*self.names][: self._trace.num_clients]  # nodes that come later are always there
+        away = {node for node, online in zip(known, now.online, strict=False) if not online}
+        self.lost = {node for node, loses in zip(known, lost, strict=False) if loses} - away
+        return {node: name for node, name in there.items() if node not in away}
+
+    def identify(self, node: int, proxy: ClientProxy, result: FitRes, method: FlexibleStrategy) -> None:
+        """Call a client by the name that its reply says; ValueError: another node that is here has it."""
+        said = next((result.metrics[key] for key in IDENTITY if key in result.metrics), proxy.cid)
+        name = str(int(said)) if isinstance(said, float) and said.is_integer() else str(said)
+        if name == proxy.cid:
+            return
+        if name in self.manager.all():
+            raise ValueError(f"it says that it is client {name}, as another node does")
+        method.identify(proxy.cid, name)
+        self.manager.unregister(proxy)
+        proxy.cid = self.names[node] = name
+        self.manager.register(proxy)
