@@ -11,6 +11,8 @@ WIDTH, HEIGHT, GAP = 720, 38, 8
 CONTENTS = {
     "cli": "command line: flags, lists, rehearsals",
     "api": "run, compare and load, for Python",
+    "client": "the clients' part of the methods, in the training loop of any app",
+    "flower": "the methods as strategies of any Flower app",
     "devices": "flwr run: nodes, messages, deadlines",
     "report": "pages about runs, comparisons and traces",
     "comparison": "cells side by side, tables, intervals",

@@ -51,7 +51,7 @@ NOT_RUN = {
 PYTHON = {
     "README.md": "test_readme.py, its commands as well",
     "docs/extending.md": "test_extending.py, its commands as well",
-    "docs/own-project.md": "test_own_project.py",
+    "docs/flower-app.md": "test_flower_app_page.py",
     "docs/run-folder.md": "test_run_folder_page.py",
 }
 

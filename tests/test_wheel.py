@@ -9,6 +9,7 @@ import sys
 import sysconfig
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 from flower import ROOT, flwr_runs
@@ -93,27 +94,21 @@ def test_an_installation_has_the_commands_and_the_python_interface(environment: 
 
 
 @pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="finds processes in /proc")
-def test_a_separate_app_trains_with_an_installed_strategy(
-    site: Path, flower: dict[str, str], tmp_path: Path
-) -> None:
-    """With Flower's classic server, and beside it with its Message API."""
-    app, other = (tmp_path / name for name in ("app", "message-app"))
-    for folder in (app, other):
-        shutil.copytree(ROOT / "examples" / "own-app", folder, ignore=shutil.ignore_patterns("__pycache__"))
-    project = (app / "pyproject.toml").read_text()
-    assert project.count('"server_app:app"') == 1
-    (other / "pyproject.toml").write_text(project.replace('"server_app:app"', '"message_server_app:app"'))
-    few = {"strategy": "mimic", "num-rounds": 2, "clients-per-round": 10, "app": other}
-    runs = [{"strategy": "mimic", "num-rounds": 4}, few]
-    output, messages = flwr_runs({**flower, "PYTHONPATH": str(site)}, runs, app=app)
-    assert "Strategy execution finished" in messages, messages
-    assert messages.count("'active': 10, 'rejected': 0") >= 2, messages
-    found = re.findall(r"fit progress: \((\d+), ([\d.e-]+), \{'accuracy': ([\d.e-]+)\}", output)
-    assert [int(number) for number, _, _ in found] == [1, 2, 3, 4], output
-    assert output.count("received 5 results and 0 failures") == 4
-    counts = re.search(r"'active': \[(.*?)\].*'rejected': \[(.*?)\]", output, re.DOTALL)
-    assert counts, output
-    active, rejected = (re.findall(r"\(\d+, (\d+)\)", column) for column in counts.groups())
-    assert (active, rejected) == (["5"] * 4, ["0"] * 4)
-    loss = [float(value) for _, value, _ in found]
-    assert loss[-1] < loss[0]
+def test_the_examples_train_with_an_installation(site: Path, flower: dict[str, str], tmp_path: Path) -> None:
+    """Copied elsewhere, under `flwr run`: all of them, and PyTorch's also with a rule at its clients."""
+    shutil.copytree(ROOT / "examples", tmp_path / "apps", ignore=shutil.ignore_patterns("__pycache__"))
+    runs: list[dict[str, Any]] = [
+        {"app": "pytorch-app", "strategy": "mimic", "num-rounds": 8},
+        {"app": "pytorch-app", "strategy": "scaffold", "num-rounds": 8},
+        {"app": "numpy-app", "strategy": "mifa", "num-rounds": 20},
+        {"app": "classic-app", "strategy": "mimic", "num-rounds": 20},
+    ]
+    assert {run["app"] for run in runs} == {path.parent.name for path in tmp_path.glob("apps/*/task.py")}
+    calls = [{**run, "app": tmp_path / "apps" / run["app"]} for run in runs]
+    outputs = flwr_runs({**flower, "PYTHONPATH": str(site)}, calls)
+    for settings, output in zip(runs, outputs, strict=True):
+        accuracies = re.findall(r"'accuracy': ([\d.e-]+)", output)  # the server's come last in each round
+        assert len(accuracies) > settings["num-rounds"], output
+        assert float(accuracies[-1]) > 0.5, (settings, output)
+        assert "takes no part" not in output
+        assert "does not count" not in output

@@ -1,24 +1,17 @@
-"""A strategy in somebody's own Flower project: Flower's server, and clients that know nothing of us."""
+"""A strategy on Flower's classic server, with clients that know nothing of us."""
 
-import importlib
 import logging
-import re
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from flwr.client import NumPyClient
 from flwr.common import ndarrays_to_parameters
 from flwr.common.logger import FLOWER_LOGGER
-from flwr.server import ServerApp
-from message_grid import classic, own_app_clients
+from message_grid import classic
 
 import strategies
-
-ROOT = Path(__file__).parents[1]
 
 
 class Moving(NumPyClient):
@@ -74,42 +67,6 @@ def test_rejected_replies_are_told_and_counted(warnings: list[str]) -> None:
         "rejected: arrays of shapes [(N, N)] where [(N, N), (N,)] are expected": 1,
     }
     assert metrics == {key: [(1, count), (2, count)] for key, count in counted.items()}
-
-
-def example(file: str, marker: str) -> dict[str, Any]:
-    """Run the Python code that follows a marker in a Markdown file; return what it defines."""
-    text = (ROOT / file).read_text(encoding="utf-8")
-    (code,) = re.findall(rf"<!-- {marker} -->\n```python\n(.*?)```", text, re.DOTALL)
-    defined: dict[str, Any] = {"torch": torch}
-    exec(code, defined)
-    return defined
-
-
-def test_the_server_in_the_readme(monkeypatch: pytest.MonkeyPatch, warnings: list[str]) -> None:
-    """With the client of examples/own-app, which has one or two digits and does a part of its steps."""
-    monkeypatch.syspath_prepend(ROOT / "examples" / "own-app")
-    app = importlib.import_module("client_app")
-    server = example("docs/own-project.md", "own server")
-    assert isinstance(server["app"], ServerApp)
-    made = server["server_fn"](None)
-    history = classic(made.strategy, own_app_clients(app), made.config.num_rounds)
-    (first, *_, last) = [accuracy for _, accuracy in history.metrics_centralized["accuracy"]]
-    assert first < 0.2
-    assert last > 0.7
-    assert {count for _, count in history.metrics_distributed_fit["active"]} == {5}
-    assert warnings == []
-
-
-def test_a_model_with_batch_normalisation() -> None:
-    """The code of the example's README leaves the integers out, and puts the rest where it was."""
-    code = example("examples/own-app/README.md", "floating point only")
-    here, there = (torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4)) for _ in range(2))
-    here(torch.ones(5, 3))
-    weights = code["get_weights"](here)
-    strategies.make("fedavg", ndarrays_to_parameters(weights))
-    code["set_weights"](there, weights)
-    assert all(map(np.array_equal, code["get_weights"](there), weights))
-    assert int(there[1].num_batches_tracked) == 0
 
 
 def test_under_the_engine_which_records_them_nothing_is_logged(

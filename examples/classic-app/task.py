@@ -1,4 +1,4 @@
-"""What server and clients share: the data, handwritten digits, and the model, softmax regression."""
+"""What server and clients share: the data, and the model, softmax regression."""
 
 import numpy as np
 from sklearn.datasets import load_digits
@@ -12,11 +12,6 @@ def load_data():
     order = np.random.default_rng(0).permutation(len(y))
     x, y = (x[order] / 16).astype(np.float32), y[order]
     return (x[TEST_SIZE:], y[TEST_SIZE:]), (x[:TEST_SIZE], y[:TEST_SIZE])
-
-
-def initial_weights():
-    """Return the model: a weight, shape (64, 10), and a bias, shape (10,)."""
-    return [np.zeros((64, 10), np.float32), np.zeros(10, np.float32)]
 
 
 def probabilities(weights, x):

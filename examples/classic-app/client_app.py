@@ -11,10 +11,6 @@ class DigitsClient(NumPyClient):
     def __init__(self, number, x, y):
         self.number, self.x, self.y = number, x, y
 
-    def get_properties(self, config):
-        """Say which client this is; only `message_server_app.py` asks."""
-        return {"client-id": self.number}
-
     def fit(self, parameters, config):
         """Do local steps; the server's strategy says how many, and with which batches and rate."""
         weight, bias = (array.copy() for array in parameters)
