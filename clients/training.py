@@ -18,6 +18,7 @@ from clients.rules import SGD, rule_named
 from clients.rules.base import Oracle, no_fisher
 from clients.rules.vectors import Rate, Vector, as_array, concatenate
 from fedtide.ground.contract import FitConfig
+from fedtide.ground.errors import change_in_place
 
 Arrays = Sequence[NDArray[Any]]
 
@@ -78,7 +79,7 @@ def do_steps(
             count, own = doing, y[:doing]
             at = weights_of(rule, own)
             own_rate = rate if isinstance(rate, int | float) else rate[:doing]
-        rule.step(at, of_weights(rule, gradient, own), own_rate)
+        change_in_place("y", rule.step, at, of_weights(rule, gradient, own), own_rate)
         done += 1
         if not deadline.allows_another(done):
             break

@@ -247,6 +247,77 @@ def schedule():
 def partition(labels, sizes, rng):
     return labels[10**9]
 """
+RESULTS = """
+import numpy as np
+
+from clients.rules import SGD
+from fedtide.ground.contract import Rule
+from strategies import Selection
+from strategies.fedavg import FedAvg
+from traces import Always, RoundAvailability
+
+class Returns(FedAvg):
+    def update(self, replies):
+        return self.weights + replies.weighted_sum(replies.mean_coefficients("n"))
+
+class Shorter(FedAvg):
+    def update(self, replies):
+        self.weights = self.weights[:-1]
+
+class Listed(FedAvg):
+    def update(self, replies):
+        self.weights = [None, *self.weights[1:]]
+
+class Steps(SGD):
+    def step(self, y, gradient, rate):
+        return y - rate * gradient(y)
+
+class InClients(FedAvg):
+    rule = Rule("results.Steps")
+
+class Beyond(FedAvg):
+    def select(self, available):
+        return [0, 99]
+
+class Nobody(FedAvg):
+    def select(self, available):
+        return None
+
+class All(Selection):
+    def choose(self, eligible, count, server_round, rng):
+        return eligible
+
+class Twice(Selection):
+    def choose(self, eligible, count, server_round, rng):
+        return [0, 0]
+
+class Some(Selection):
+    def choose(self, eligible, count, server_round, rng):
+        return {3, 1}
+
+class Nothing(Always):
+    def round(self, t):
+        return None
+
+class Short(Always):
+    def round(self, t):
+        return RoundAvailability(np.ones(4, bool), np.ones(3, bool), np.ones(4))
+
+class Halves(Always):
+    def round(self, t):
+        return RoundAvailability(np.ones(4, bool), np.full(4, 0.5), np.ones(4))
+
+class Twofold(Always):
+    def round(self, t):
+        return RoundAvailability(np.ones(4, bool), np.ones(4, bool), np.full(4, 2))
+
+class Lists(Always):
+    def round(self, t):
+        return [True] * 4, [1] * 4, [1.0] * 4
+
+def schedule():
+    return lambda *_: None
+"""
 # A setting, and what the last line says after the name of the program.
 OF_DEFECTS = """
 strategy=defects.Method | defects.Method.update: ZeroDivisionError: division by zero (defects.py, line 17)
@@ -258,6 +329,19 @@ model=defects.Net | defects.Net.__init__: NameError: name 'classes' is not defin
 task=defects.task | defects.task: KeyError: 'no key' (defects.py, line 44)
 lr-schedule=defects.schedule | defects.schedule.<locals>.<lambda>: ZeroDivisionError: .* (defects.py, line 47)
 partition=defects.partition | defects.partition: IndexError: .* (defects.py, line 50)
+strategy=results.Returns | results.Returns.update: returns something; it has to change self.weights in .*
+strategy=results.Shorter | .*.update: leaves float64 of shape (649,) as self.weights, not 650 .*
+strategy=results.Listed | .*.update: leaves object of shape (650,) as .*
+strategy=results.InClients | results.Steps.step: returns something; it has to change y in place and return .*
+strategy=results.Beyond | results.Beyond.select: chooses client 99 more than once, or while it .*
+strategy=results.Nobody | results.Nobody.select: returns something else than indices of clients .*
+select=results.All --clients-per-round=2 | results.All.choose: chooses 4 clients of at most 2 .*
+select=results.Twice --clients-per-round=2 | results.Twice.choose: chooses client 0 more than once, or .*
+trace=results.Nothing | results.Nothing.round: returns something else than a RoundAvailability (res.*
+trace=always+results.Short | results.Short.round: gives online of shape (3,), not (4,) .*
+trace=results.Halves | results.Halves.round: gives member or online that is not True or False .*
+trace=results.Twofold | results.Twofold.round: gives a completion outside 0..1 .*
+lr-schedule=results.schedule | results.schedule.<locals>.<lambda>: gives None, not a learning rate .*
 trace=broken.Office | broken.<module>: AttributeError: .*nonesuch.* (broken.py, line 4)
 trace=leaves.Office | importing leaves ends the program: SystemExit: 7 (leaves.py, line 1)
 trace=syntax.Office | syntax: SyntaxError: invalid syntax (syntax.py, line 1)
@@ -269,15 +353,22 @@ trace=lacking.Office | lacking.<module>: ModuleNotFoundError: .*nonesuch_library
 def test_a_defect_keeps_its_traceback_and_is_told_in_one_line(parts: Folder, line: str, capsys: Any) -> None:
     """Exit code 1: while a part is prepared, in a round, and in clients, of which none has ever trained."""
     parts.write("defects.py", DEFECTS)
+    parts.write("results.py", RESULTS)
     named, _, says = line.partition(" | ")
     flags = ["--client-gpus=0", "--model=logistic", "--num-clients=4", "--num-rounds=3", "--trace=always"]
     with pytest.raises(SystemExit, match="1"):
-        sim.main([*flags, "--engine=inline", f"--{named}"])
+        sim.main([*flags, "--engine=inline", *f"--{named}".split()])
     first, *_, last = capsys.readouterr().err.splitlines()
     assert first == "Traceback (most recent call last):"
     assert re.search(": " + ".*".join(map(re.escape, says.split(".*"))) + "$", last)
     for summary in parts.path.glob("runs/*/summary.json"):  # the run had begun
         assert last.endswith(json.loads(summary.read_text())["failed"])
+
+
+def test_lists_sets_and_tuples_do_where_their_meaning_is_plain(parts: Folder, simulate: Any) -> None:
+    parts.write("results.py", RESULTS)
+    chosen = {"trace": "results.Lists", "select": "results.Some", "clients_per_round": 2, "num_clients": 4}
+    assert simulate(**chosen).records[1]["active"] == [1, 3]
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedtide.ground.allowed import Checked, Count, CountOrZero, options_of
-from fedtide.ground.errors import SettingsError
+from fedtide.ground.errors import ResultError, SettingsError
 
 
 class RoundAvailability(NamedTuple):
@@ -116,6 +116,24 @@ class SeededTrace(Checked, Trace):
     def rng(self, purpose: str, t: int) -> np.random.Generator:
         """Return a new generator for one purpose in round t; t = 0 for draws made once for all rounds."""
         return generator(self.seed, purpose, t)
+
+
+def availability_in(trace: Trace, t: int) -> RoundAvailability:
+    """Return the availability in round t; ResultError: the trace returns something else."""
+    given = trace.round(t)
+    try:
+        member, online, completion = map(np.asarray, given)
+        now = RoundAvailability(member.astype(bool), online.astype(bool), completion.astype(np.float32))
+    except (TypeError, ValueError):
+        raise ResultError(trace.round, "returns something else than a RoundAvailability") from None
+    for name, array in (("member", member), ("online", online), ("completion", completion)):
+        if array.shape != (trace.num_clients,):
+            raise ResultError(trace.round, f"gives {name} of shape {array.shape}, not ({trace.num_clients},)")
+    if not (np.array_equal(now.member, member) and np.array_equal(now.online, online)):
+        raise ResultError(trace.round, "gives member or online that is not True or False")
+    if not 0 <= now.completion.min() <= now.completion.max() <= 1:  # False for NaN
+        raise ResultError(trace.round, "gives a completion outside 0..1")
+    return now
 
 
 def generator(seed: int, purpose: str, t: int) -> np.random.Generator:

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtide.ground.errors import SettingsError
-from traces.base import RoundAvailability, Trace
+from traces.base import RoundAvailability, Trace, availability_in
 from traces.patterns.min_separation import MinSeparation
 from traces.patterns.speeds import Speeds
 from traces.timed import TimedTrace
@@ -78,9 +78,9 @@ class Combined(Trace):
     @staticmethod
     def _round(traces: Sequence[Trace], t: int) -> RoundAvailability:
         """Return what traces have in common."""
-        member, online, completion = traces[0].round(t)
+        member, online, completion = availability_in(traces[0], t)
         for trace in traces[1:]:
-            other = trace.round(t)
+            other = availability_in(trace, t)
             member &= other.member
             online &= other.online
             completion *= other.completion

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from copy import copy
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Protocol
 
 import numpy as np
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from fedtide.engine.transports.base import Transport
 from strategies import Forecast
 from traces import RoundAvailability, Trace
+from traces.base import availability_in
 from traces.compose import Combined
 from traces.timed import TimedTrace
 
@@ -70,7 +71,9 @@ class RoundClock:
 
     def __init__(self, trace: Trace) -> None:
         self.trace = trace
-        self.round = lru_cache(maxsize=2)(trace.round)  # as several parts of the engine need the same one
+        self.round = lru_cache(maxsize=2)(
+            partial(availability_in, trace)
+        )  # as several parts of the engine need the same one
         self.lost, self.seconds = trace.lost, trace.seconds
 
     @property

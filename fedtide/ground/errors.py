@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 import sysconfig
+from collections.abc import Callable
 from itertools import dropwhile
 from pathlib import Path
 from traceback import walk_tb
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from fedtide.ground.packages import PACKAGES, ROOT
 from fedtide.ground.wording import plain
@@ -46,6 +48,25 @@ class PartError(Exception):
         self.add_note("\n".join(lines))
 
 
+class ResultError(TypeError):
+    """What a function returns, or leaves behind, cannot be used: a defect of it, not of its caller.
+
+    Parameters
+    ----------
+    function
+        The function, the method, or an object that is called.
+    message
+        What is wrong with it, as a sentence whose subject is the function.
+    """
+
+    def __init__(self, function: Callable[..., Any], message: str) -> None:
+        super().__init__(message)
+        called = inspect.unwrap(function)
+        called = called if hasattr(called, "__code__") else type(called).__call__
+        code, name = getattr(called, "__code__", None), f"{called.__module__}.{called.__qualname__}"
+        self.places = [Place(name, code.co_filename, code.co_firstlineno)] if code else []
+
+
 class Place(NamedTuple):
     """Where an error was raised."""
 
@@ -60,6 +81,12 @@ class Place(NamedTuple):
     def is_installed(self) -> bool:
         """Whether that is in Python, in an installed package, or in no file; notebooks are `__main__`."""
         return is_installed(self.file) and not self.function.startswith("__main__.")
+
+
+def change_in_place(what: str, function: Callable[..., Any], *arguments: Any) -> None:
+    """Call a function that changes something in place; ResultError: it returns something instead."""
+    if function(*arguments) is not None:
+        raise ResultError(function, f"returns something; it has to change {what} in place and return nothing")
 
 
 def is_ours(file: str) -> bool:
@@ -86,7 +113,7 @@ def told(error: BaseException) -> str:
 
 def described(error: BaseException) -> str:
     """Return the type and the text of an error, of any class, even one that fails to make its text."""
-    if isinstance(error, SettingsError):
+    if isinstance(error, SettingsError | ResultError):
         return str(error)
     try:
         return f"{type(error).__name__}: {error}".removesuffix(": ")
@@ -96,7 +123,8 @@ def described(error: BaseException) -> str:
 
 def own_places(error: BaseException) -> list[Place]:
     """Return the functions of the user's own whose calls have led to an error, if a part of it has failed."""
-    places = [place for place in _places(error) if not is_ours(place.file) and not place.is_installed]
+    found = error.places if isinstance(error, ResultError) else _places(error)
+    places = [place for place in found if not is_ours(place.file) and not place.is_installed]
     if isinstance(error, SyntaxError) and error.filename:
         places.append(Place(Path(error.filename).stem, error.filename, error.lineno or 1))
     return places or (own_places(error.__cause__) if error.__cause__ else [])

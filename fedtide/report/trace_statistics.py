@@ -12,6 +12,7 @@ from fedtide.report.participation import State, States
 from fedtide.report.plots import Numbers
 from strategies.schemes import scheme_a, scheme_b, scheme_c
 from traces import RoundAvailability, Trace, finished_steps
+from traces.base import availability_in
 
 SCHEMES = {"scheme-a": scheme_a, "scheme-b": scheme_b, "scheme-c": scheme_c}
 NAMED = 3  # clients listed at each end of a ranking
@@ -99,7 +100,7 @@ def observe(
     rounds_with = np.zeros((2, n))  # as a member, and with work that arrives
     weight, full = {name: np.zeros(n) for name in SCHEMES}, np.zeros(n)
     for t in range(1, num_rounds + 1):
-        now = trace.round(t)
+        now = availability_in(trace, t)
         steps = finished_steps(now.completion, planned)
         states = _states(now, steps, planned, trace.lost(t))
         replied = states >= State.INCOMPLETE

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from fedtide.ground.errors import ResultError
 from strategies.core.replies import Replies
 from strategies.core.report import RoundReport
 from strategies.core.results import ClientFailure
@@ -36,7 +37,10 @@ class Selection(Stateful, ABC):
         if len(eligible) <= count or not count:
             return eligible[:count]
         rng = np.random.default_rng([self.seed, *b"select", server_round])
-        return np.sort(self.choose(eligible, count, server_round, rng))
+        chosen = checked_choice(self.choose, self.choose(eligible, count, server_round, rng), eligible)
+        if len(chosen) > count:
+            raise ResultError(self.choose, f"chooses {len(chosen)} clients of at most {count}")
+        return np.sort(chosen)
 
     def eligible(self, available: Clients, server_round: int) -> Clients:
         """Return those of the available clients that may be asked. Default: those with data."""
@@ -63,6 +67,21 @@ SelectionFactory = Callable[[Roster, int], Selection | None]
 
 def of_method(roster: Roster, seed: int) -> None:
     """As the method says: FedLaAvg and F3AST have their own selection, the others draw uniformly."""
+
+
+def checked_choice(choose: Callable[..., Any], chosen: Any, among: Clients) -> Clients:
+    """Return what `choose` has chosen as an array; ResultError: not different ones `among` these."""
+    try:
+        clients = np.asarray(chosen if isinstance(chosen, np.ndarray) else [*chosen])
+    except (TypeError, ValueError):
+        clients = np.empty((0, 0))
+    if clients.ndim != 1 or (clients.size and clients.dtype.kind not in "iu"):
+        raise ResultError(choose, "returns something else than indices of clients")
+    different, times = np.unique(clients, return_counts=True)
+    wrong = different[(times > 1) | ~np.isin(different, among)]
+    if len(wrong):
+        raise ResultError(choose, f"chooses client {wrong[0]} more than once, or while it cannot be asked")
+    return clients.astype(np.intp, copy=False)
 
 
 def failed(failures: Sequence[Any], report: RoundReport, roster: Roster) -> dict[int, float]:

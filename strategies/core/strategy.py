@@ -6,6 +6,7 @@ federation in membership.py.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import reduce
@@ -28,6 +29,8 @@ from flwr.server.strategy import Strategy
 from numpy.typing import NDArray
 
 from fedtide.ground.contract import SGD, FitConfig, metrics
+from fedtide.ground.errors import ResultError, change_in_place
+from fedtide.ground.wording import plain
 from strategies.core.decoding import check_range, largest
 from strategies.core.flower_arguments import FlowerArguments, check_rule, is_plain
 from strategies.core.instructions import OpenTasks, RoundInstructions, Sent, Task
@@ -42,7 +45,7 @@ from strategies.core.replies import Replies
 from strategies.core.report import RoundReport
 from strategies.core.results import FitResults
 from strategies.core.roster import Clients, Roster
-from strategies.core.selection import failed
+from strategies.core.selection import checked_choice, failed
 from strategies.core.state import StateDict, take
 
 EvaluateFn = Callable[[int, list[NDArray[Any]], dict[str, Scalar]], tuple[float, dict[str, Scalar]] | None]
@@ -136,7 +139,7 @@ class FlexibleStrategy(Method, Strategy):
         self._open = {server_round: self.report}
         self.learning_rate = self.report.learning_rate = self._scheduled_rate() * self.probe.rate
         self.observe(available)
-        self.selected = self.select(available)
+        self.selected = checked_choice(self.select, self.select(available), available)
         self.roster.asked[self.selected] = server_round
         self._packed = {}
         if probed is None:
@@ -162,7 +165,14 @@ class FlexibleStrategy(Method, Strategy):
         options, E = self.options, float(self.options.local_steps)
         if options.local_epochs:
             E = options.mean_steps(self.roster.num_examples[self.roster.contributors])
-        return float(options.lr_schedule(options.learning_rate, self.round, self.roster.shift, E))
+        given = options.lr_schedule(options.learning_rate, self.round, self.roster.shift, E)
+        try:
+            rate = float(given)
+        except (TypeError, ValueError):
+            rate = math.nan
+        if not math.isfinite(rate):
+            raise ResultError(options.lr_schedule, f"gives {plain(given, 60)}, not a learning rate")
+        return rate
 
     def aggregate_fit(
         self,
@@ -190,7 +200,7 @@ class FlexibleStrategy(Method, Strategy):
         elif len(replies):
             self.membership.note_losses(replies)
             self.probe.trained = True
-            self.update(replies)
+            self._update(replies)
             if len(self.buffers):
                 self.buffers = replies.mean_buffers()
             self.roster.accepted[replies.clients] = server_round
@@ -327,6 +337,15 @@ class FlexibleStrategy(Method, Strategy):
             for layer in self.layers:
                 layer.restart(self.weights, self.round)
             self.on_restart()
+
+    def _update(self, replies: Replies) -> None:
+        """Have the method change the weights, and check that it leaves some."""
+        change_in_place("self.weights", self.update, replies)
+        weights = np.asarray(self.weights)
+        if weights.shape != (self.layout.size,) or weights.dtype.kind not in "fiu":
+            left = f"{weights.dtype} of shape {weights.shape}"
+            raise ResultError(self.update, f"leaves {left} as self.weights, not {self.layout.size} numbers")
+        self.weights = weights.astype(np.float64, copy=False)
 
     def _finish_update(self, before: NDArray[np.float64]) -> None:
         """Apply the layers; keep the old weights where later replies to the new ones could not count."""
