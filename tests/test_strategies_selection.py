@@ -171,6 +171,10 @@ def heard(seconds: dict[int, float], t: int) -> Replies:
     return replace(replies, num_examples=SIZES, seconds=np.array([*seconds.values()]))
 
 
+def no_selection(roster: Roster, seed: int) -> bool:
+    return False
+
+
 def test_bad_selections() -> None:
     with pytest.raises(ValueError, match=r"refl.*trace with a clock"):
         strategies.make("fedavg", ndarrays_to_parameters(START), Roster(SIZES), select="refl")
@@ -179,4 +183,4 @@ def test_bad_selections() -> None:
     with pytest.raises(ValueError, match=r"known: method, uniform"):
         selecting("fedavg", "ort")
     with pytest.raises(ValueError, match=r"gives a bool, not a Selection"):
-        selecting("fedavg", "operator.is_")
+        selecting("fedavg", f"{__name__}.no_selection")
