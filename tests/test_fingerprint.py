@@ -222,6 +222,98 @@ def test_modules_and_files_that_the_code_names_count(tmp_path: Path, monkeypatch
     assert len({first, second, fingerprint(use)} - {None}) == 3
 
 
+HELPING = """
+from os import environ
+import importlib as loader
+import deep.inner
+class Small:
+    rate = {}
+"""
+BY_NAME = (
+    ("import helping", "helping.Small"),
+    ("import helping", "helping.deep.inner.RATE, helping.Small.rate"),
+    ("import helping", "[helping.Small for _ in range(2)], (lambda: helping.Small)()"),
+    (
+        "import helping",
+        "os.path.join('a', 'b'), getattr(nn, 'ReLU')().eval(), helping.Small()",
+    ),
+    ("import helping as h, deep.inner", "deep.inner.RATE, h.Small"),
+    ("import helping, deep.inner as d", "d.RATE, [*nn.ReLU().modules()], helping.Small()"),
+    ("from helping import Small, deep", "Small(), deep.inner.RATE"),
+    ("from deep import inner; from helping import Small as S", "S, inner.RATE"),
+)
+OTHERWISE = (
+    ("import helping", "getattr(helping, 'Small')"),
+    ("import helping", "vars(helping)['Small']"),
+    ("import helping", "helping.__dict__['Small']"),
+    ("import helping", "operator.attrgetter('Small')(helping)"),
+    ("import helping", "(lambda m: m.Small)(helping)"),
+    ("import helping", "[m.Small for m in [helping]]"),
+    ("import helping", "(lambda: getattr(helping, 'Small'))()"),
+    ("import helping", "getattr(helping.deep.inner, 'RATE')"),
+    ("import helping as h", "getattr(h, 'Small')"),
+    ("import deep.inner", "getattr(deep, 'inner').RATE"),
+    ("import deep.inner as d", "getattr(d, 'RATE')"),
+    ("from helping import deep", "getattr(deep.inner, 'RATE')"),
+    ("import helping", "helping.loader.import_module('deep.inner')"),
+    ("import helping", "reads.__globals__['Small']"),
+    ("import importlib", "importlib.import_module('helping').Small"),
+    ("from importlib import import_module as load", "load('helping').Small"),
+    ("import pkgutil", "pkgutil.resolve_name('helping.Small')"),
+    ("import sys", "sys.modules['helping'].Small"),
+    ("import os", "__import__('helping').Small"),
+    ("import os", "os.environ['X']"),
+    ("import os", "os.getenv('X')"),
+    ("import helping", "helping.environ['X']"),
+    ("from os import environ", "environ['X']"),
+)
+
+
+@pytest.fixture
+def digits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str | None]:
+    """Returns those of a function that takes something of the user's modules."""
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "deep/__init__.py").touch()
+    (tmp_path / "deep/inner.py").write_text("RATE = 1")
+
+    def made(imports: str, reads: str, within: bool, rate: int = 1) -> str | None:
+        (tmp_path / "helping.py").write_text(HELPING.format(rate))
+        for name in ("helping", "deep", "deep.inner"):
+            monkeypatch.delitem(sys.modules, name, raising=False)
+        content: dict[str, Any] = {}
+        exec("import operator, os\nfrom torch import nn", content)
+        code = (
+            f"def reads():\n    {imports}\n    return {reads}"
+            if within
+            else f"{imports}\ndef reads():\n    return {reads}"
+        )
+        exec(code, content)
+        return fingerprint(content["reads"])
+
+    return made
+
+
+@pytest.mark.parametrize(("imports", "reads"), BY_NAME)
+@pytest.mark.parametrize("within", [True, False])
+def test_what_code_takes_of_a_module_by_name_counts(
+    imports: str, reads: str, within: bool, digits: Callable[..., str | None]
+) -> None:
+    """Whether it imports the module itself or not."""
+    first, again, other = (digits(imports, reads, within, rate) for rate in (1, 1, 2))
+    assert again == first is not None
+    assert other not in (None, first)
+
+
+@pytest.mark.parametrize(("imports", "reads"), OTHERWISE)
+@pytest.mark.parametrize("within", [True, False])
+def test_code_that_may_take_anything_of_a_module_is_unknown(
+    imports: str, reads: str, within: bool, digits: Callable[..., str | None]
+) -> None:
+    assert digits(imports, reads, within) is None
+
+
 def test_they_are_the_same_in_every_process(tmp_path: Path) -> None:
     """Also where a module comes from its compiled file; texts have other hashes there, sets another order."""
     names = (

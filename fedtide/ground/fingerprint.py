@@ -6,11 +6,14 @@ again rather than taken for that of another object.
 
 from __future__ import annotations
 
+import builtins
 import copyreg
 import dis
 import hashlib
 import importlib
 import os
+import pkgutil
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from functools import _lru_cache_wrapper
@@ -48,7 +51,14 @@ _KNOWN = {
     *("fractions", "functools", "logging", "numpy", "operator", "pandas", "pathlib", "pyarrow", "random"),
     *("re", "scipy", "sklearn", "torch", "torchvision", "types", "typing", "uuid", "zoneinfo"),
 }
-_ANYTHING = {"eval", "exec", "globals", "__import__"}  # functions by which code may use whatever there is
+# What lets code use whatever there is (by ID, as some have no hash), and attributes that do.
+_ANYTHING = {
+    *map(id, (eval, exec, globals, __import__, importlib.import_module, pkgutil.resolve_name)),
+    *map(id, (sys.modules, os.environ, os.getenv)),
+}
+_GLOBALS = {"__globals__", "f_globals"}
+_GLOBAL_LOADS = {"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"}
+_OTHER_LOADS = {"LOAD_ATTR", "LOAD_METHOD", "LOAD_CONST", "LOAD_CLOSURE"}  # not of a variable
 _NOT_CONTENT = {  # of a class: what its other attributes say, or what changes nothing
     *("__dict__", "__weakref__", "__module__", "__doc__", "__annotations__", "__abstractmethods__"),
     *("_abc_impl", "__orig_bases__", "__parameters__", "__firstlineno__", "__static_attributes__"),
@@ -104,6 +114,8 @@ class _Walk:
             return f"{kind.__name__} {value!r}", _of_file(value) if kind is str else ()
         if kind is tuple:
             return "tuple", value
+        if id(value) in _ANYTHING:
+            raise _Unknown("anything")
         if kind in (set, frozenset):
             return kind.__name__, sorted(_Walk().digits(part) for part in value)
         if kind is CodeType:
@@ -159,17 +171,62 @@ def _globals(function: FunctionType) -> dict[str, Any]:
     """Return the globals that the code of a function names, and the modules that it imports."""
     codes = [*_codes(function.__code__)]
     names = frozenset(name for code in codes for name in code.co_names)
+    if names & _GLOBALS:
+        raise _Unknown("globals")
     found = {name: function.__globals__[name] for name in names if name in function.__globals__}
-    package = function.__globals__.get("__package__")
-    for code in codes:
-        steps = [step for step in dis.get_instructions(code) if step.opname != "EXTENDED_ARG"]
-        for i, step in enumerate(steps):
-            if step.opname == "LOAD_GLOBAL" and step.argval in _ANYTHING:
-                raise _Unknown(step.argval)
-            if step.opname == "IMPORT_NAME":
-                path = "." * steps[i - 2].argval + step.argval  # after the level, and what is taken from it
-                found[f"import {path}"] = importlib.import_module(path, package)
+    all_steps, imported = [[*_steps(code)] for code in codes], dict[str, Any]()
+    for steps in all_steps:
+        for i, (step, name) in enumerate(steps):
+            if step == "IMPORT_NAME":
+                (_, level), (_, chosen) = steps[i - 2 : i]
+                module = __import__(name, function.__globals__, None, chosen, level)
+                found[f"import {'.' * level}{name}"] = module
+                imported |= _imported(module, chosen, steps[i + 1 :])
+    everywhere = {**vars(builtins), **function.__globals__, **imported}
+    for steps in all_steps:
+        for i, (step, name) in enumerate(steps):
+            if step.startswith("LOAD_") and step not in _OTHER_LOADS:
+                value = (everywhere if step in _GLOBAL_LOADS else imported).get(name)
+                if id(value) in _ANYTHING or (_is_own_module(value) and _escapes(value, steps[i + 1 :])):
+                    raise _Unknown(name)
     return {name: _with(names, value) for name, value in found.items()}
+
+
+def _steps(code: CodeType) -> Iterator[tuple[str, Any]]:
+    """Yield the instructions of code and what they name; two that Python has made one are two again."""
+    for step in dis.get_instructions(code):
+        if isinstance(step.argval, tuple) and step.opname.count("_FAST") == 2:
+            yield from zip(re.findall("(?:LOAD|STORE)_FAST", step.opname), step.argval, strict=True)
+        elif step.opname not in ("EXTENDED_ARG", "PUSH_NULL"):
+            yield step.opname, step.argval
+
+
+def _imported(module: Any, chosen: Any, after: Sequence[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
+    """Yield the variables that an import sets, and their values."""
+    value: Any = module
+    for step, name in after:
+        if step == "IMPORT_FROM":
+            value = getattr(module, name)
+            module = module if chosen else value  # in `import package.module as name`
+        elif step.startswith("STORE_"):
+            yield name, value
+        elif step not in ("SWAP", "POP_TOP"):
+            return
+
+
+def _escapes(value: Any, after: Sequence[tuple[str, Any]]) -> bool:
+    """Whether code does more with a module of the user's own than to take by name what it has."""
+    for step, name in after:
+        if step not in ("LOAD_ATTR", "LOAD_METHOD") or name not in vars(value):
+            break
+        value = vars(value)[name]
+        if not _is_own_module(value):
+            return False
+    return True
+
+
+def _is_own_module(value: Any) -> bool:
+    return isinstance(value, ModuleType) and not _is_foreign(value.__name__)
 
 
 def _with(names: frozenset[str], value: Any) -> Any:
@@ -187,6 +244,8 @@ def _of_module(named: _Named) -> Parts:
     """Return what a function can use of a module: of the user's own, what the function names."""
     module, names = named
     if _is_foreign(module.__name__):
+        if any(id(vars(module)[name]) in _ANYTHING for name in names & vars(module).keys()):
+            raise _Unknown(module.__name__)
         return f"module {module.__name__}", ()
     return "module", [
         (name, _with(names, vars(module)[name])) for name in sorted(names & vars(module).keys())
