@@ -164,3 +164,9 @@ def values(allowed: str) -> tuple[list[str], list[str]]:
     bad += [str(round(float(bound)) - 1) for bound in below]
     bad += [str(round(float(bound)) + 1) for bound in beyond]
     return [*below, *beyond], bad
+
+
+def test_a_part_that_needs_an_option_is_listed_without(capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("hf", "csv"):
+        assert sim.main(["--list", "--task", name]) == 0
+        assert "to be set: " in capsys.readouterr().out

@@ -66,7 +66,7 @@ def parse(kind: str, text: str) -> Spec:
     if colon and not options.strip():
         raise SettingsError(f"{kind} {text!r}: an option is missing at character {len(text) + 1}")
     first = VALUE_FIRST.get((kind, name.strip()), "")
-    if first and "=" not in options.partition(",")[0]:
+    if first and colon and "=" not in options.partition(",")[0]:
         options = f"{first}={options}"
     return Spec(name.strip(), parse_options(f"{kind} {text!r}", options, len(name) + 1))
 
