@@ -116,6 +116,9 @@ class Narrow(nn.Module):
     def forward(self, x):
         return self.head(x.flatten(1))
 
+def lazy(input_shape, num_classes):
+    return nn.Sequential(nn.Flatten(), nn.LazyLinear(num_classes))
+
 class Former(MimiC):
     def on_departure(self, client, keep):
         pass
@@ -185,6 +188,7 @@ partition parts.positions:how=few | has 1 parts for 4 clients
 partition parts.positions:how=twice | gives example 7 away more than once
 partition parts.positions:how=outside | gives position -1 of 1438 examples
 partition parts.positions:how=real | something else than whole numbers
+model parts.lazy | model parts.lazy: it has lazy layers, .*; call it once, on zeros of shape (1, *input_shape)
 model parts.Narrow | the model does not fit the task with .*mat1 and mat2 .* (parts.py, line 88)
 trace os.kill | is of type builtin_function_or_method; it must be a class or a function, written in
 task os.abort | is of type builtin_function_or_method; it must be a class or a function

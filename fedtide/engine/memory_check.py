@@ -30,6 +30,7 @@ EXAMPLE_BYTES = 24  # of each example of a step while its client trains: its ind
 def check_fits(model: str, build: Callable[[], nn.Module]) -> None:
     """Raise ValueError for a model too large to train here; it is built on PyTorch's `meta` device."""
     import torch  # which --show-trace does not need
+    from torch.nn.parameter import is_lazy
 
     own = dotted.is_dotted("model", model.partition(":")[0])
     try:
@@ -40,6 +41,9 @@ def check_fits(model: str, build: Callable[[], nn.Module]) -> None:
         if own:  # or a mistake in a custom model, which shows when it is built
             return
         raise SettingsError(f"model {model}: it has more weights than any machine can hold") from None
+    if any(map(is_lazy, tensors)):
+        advice = "call it once, on zeros of shape (1, *input_shape), before you return it"
+        raise SettingsError(f"model {model}: it has lazy layers, whose weights are not there yet; {advice}")
     frozen = {id(p) for p in module.parameters() if not p.requires_grad}
     copies = (FROZEN_COPIES if id(t) in frozen else COPIES for t in tensors)
     count = sum(t.numel() for t in tensors)
