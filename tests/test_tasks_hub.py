@@ -1,5 +1,6 @@
 """`--task hf`: data sets in folders, as `save_to_disk` leaves them, made here."""
 
+import io
 import pickle
 from collections.abc import Callable
 from pathlib import Path
@@ -60,6 +61,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     save("table", table | {"long": [str(k) for k in range(N)]}, size=Value("float32"))
     save("missing", {"x": [1.0, None, *NUMBER[2:]], "label": [0, 1] * (N // 2)})
     save("unlabelled", {"x": NUMBER, "label": [0, -1] * (N // 2)}, label=ClassLabel(names=["a", "b"]))
+    torn = [{"bytes": _png(x)[: 60 if k == 5 else None], "path": None} for k, x in enumerate(GREY)]
+    save("torn", {"image": torn, "label": digits}, image=Image())
     save("empty", {"x": [], "label": []})
     save("uneven", {"x": [[1.0]] * (N - 1) + [[1.0, 2.0]], "label": [0, 1] * (N // 2)})
     many = {"x": NUMBER, "label": np.arange(N), "one": [1] * N}
@@ -74,6 +77,11 @@ def load(folder: Path) -> Callable[..., Any]:
         return federated_data(Settings(task=f"hf:{folder}/{spec}", **{"num_clients": 5, **settings}))
 
     return federate
+
+
+def _png(pixels: Any) -> bytes:
+    PIL.fromarray(pixels).save(file := io.BytesIO(), "PNG")
+    return file.getvalue()
 
 
 def rows(data: Any) -> list[int]:
@@ -196,6 +204,7 @@ BAD = {
     "table,features=long,label=price": "'price' has 60 different",
     "missing": "column 'x', row 1 of split train: a value is missing",
     "unlabelled": "column 'label', row 1 of split train: a label is missing",
+    "torn,image=image": "column 'image', row 5 of split train: the image cannot be read: OSError: ",
     "uneven": "column 'x' has lists of different lengths",
     "constant,label=one": "'one' has the same value in all rows",
     "images,label=character,features=image": "'image' has",

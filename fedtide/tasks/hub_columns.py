@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtide.ground.errors import SettingsError
+from fedtide.ground.errors import SettingsError, described
 from fedtide.ground.images import pixels_of
 from fedtide.ground.wording import plain
 from fedtide.tasks.data import Examples
@@ -136,7 +136,13 @@ class Column:
         count, row = sum(map(len, self.parts.values())), 0
         images: NDArray[np.unsignedinteger] = np.empty(0, np.uint8)
         for part in self.parts.values():
-            for (image,) in map(dict.values, part):
+            decoded = iter(part)
+            for _ in range(len(part)):
+                try:
+                    (image,) = next(decoded).values()
+                except Exception as error:  # whatever Pillow raises at a damaged file
+                    reason = f"the image cannot be read: {plain(described(error))}; leave such rows out"
+                    raise SettingsError(f"{self._row(row)}: {reason}") from None
                 if image is None:
                     raise SettingsError(f"{self._row(row)}: an image is missing")
                 try:
