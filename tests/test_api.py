@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import ray
+import scipy.sparse
 import torch
 from torch import nn
 
@@ -313,5 +314,19 @@ def test_what_a_part_cannot_be() -> None:
 def test_arrays_that_do_not_fit() -> None:
     with pytest.raises(ValueError, match="y has shape"):
         fedtide.Task.from_arrays(np.eye(4), [0, 1])
+    tensor, masked = torch.eye(4, requires_grad=True), np.ma.masked_equal(np.arange(4), 3)
+    x, y, sparse = np.eye(4), [0, 1, 0, 1], scipy.sparse.eye(4)
+    for says, given, more in (
+        (r"^x: Can't call numpy\(\) on Tensor that requires grad\. Use tensor\.detach", (tensor, y), {}),
+        (r"^x is a dia_matrix; convert it to an array, as by toarray\(\)", (sparse, y), {}),
+        ("^x: .* inhomogeneous shape", ([[1], [2, 3]], [0, 1]), {}),
+        ("^y: a number is missing", (x, masked), {}),
+        ("^clients: a number is missing", (x, y), {"clients": masked}),
+        ("^test inputs: a number is missing", (x, y), {"test": (np.ma.masked_equal(x, 1), y)}),
+    ):
+        with pytest.raises(fedtide.SettingsError, match=says):
+            fedtide.Task.from_arrays(*given, **more)
+    with pytest.raises(fedtide.SettingsError, match=r"inputs of shape \(0,\), without a number"):
+        fedtide.Task.from_arrays(x[:, :0], y).dataset()
     with pytest.raises(fedtide.SettingsError, match="not a run folder"):
         fedtide.load(".")

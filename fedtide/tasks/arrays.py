@@ -58,8 +58,8 @@ class Task(DividedTask):
         ValueError
             The arrays do not fit together.
         """
-        inputs, targets = np.asarray(x), _numbered(y)
-        given = None if clients is None else np.asarray(clients)
+        inputs, targets = _array("x", x), _numbered("y", y)
+        given = None if clients is None else _array("clients", clients)
         for name, array in (("y", targets), ("clients", given)):
             if array is not None and array.shape != (len(inputs),):
                 raise SettingsError(
@@ -67,7 +67,8 @@ class Task(DividedTask):
                 )
         if test is not None:
             owners = _owners(given, np.ones(len(inputs), np.bool_))
-            return cls((inputs, targets), (np.asarray(test[0]), _numbered(test[1])), owners, model)
+            held_out = _array("test inputs", test[0]), _numbered("test targets", test[1])
+            return cls((inputs, targets), held_out, owners, model)
         held = test_rows(len(inputs))
         train, held_out = ((inputs[rows], targets[rows]) for rows in (~held, held))
         return cls(train, held_out, _owners(given, ~held), model)
@@ -96,9 +97,22 @@ class Task(DividedTask):
         return self.dataset().divide_by_owner(what, self.owners, num_clients, sizes, holdout, seed)
 
 
-def _numbered(targets: ArrayLike) -> NDArray[Any]:
+def _array(name: str, given: ArrayLike) -> NDArray[Any]:
+    """Return what was given as an array; SettingsError: it cannot be one, or some of it is masked."""
+    try:
+        array = np.asarray(given)
+    except (RuntimeError, TypeError, ValueError) as error:  # RuntimeError: of PyTorch's tensors
+        raise SettingsError(f"{name}: {error}") from None
+    if array.dtype == object and not array.ndim:
+        raise SettingsError(f"{name} is a {type(given).__name__}; convert it to an array, as by toarray()")
+    if np.ma.is_masked(given):
+        raise SettingsError(f"{name}: a number is missing (masked)")
+    return array
+
+
+def _numbered(name: str, targets: ArrayLike) -> NDArray[Any]:
     """Return targets, False and True as classes 0 and 1."""
-    array = np.asarray(targets)
+    array = _array(name, targets)
     return array.astype(np.int64) if array.dtype == bool else array
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -157,6 +158,8 @@ class Dataset:
         x, y = (_converted(f"{split} examples", array) for array in examples)
         if len(x) != len(y):
             raise SettingsError(f"{split} examples: {len(x)} inputs, but {len(y)} targets")
+        if not math.prod(x.shape[1:]):
+            raise SettingsError(f"{split} examples: inputs of shape {x.shape[1:]}, without a number")
         if examples[1].dtype == bool and isinstance(self.criterion, CrossEntropy):
             y = y.astype(np.int64)
         try:
