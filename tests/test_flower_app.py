@@ -274,7 +274,7 @@ def test_a_run_in_which_no_reply_counts_ends() -> None:
     with pytest.raises(
         ValueError, match=r"fedavg: no reply counts: that of .*: impossible number of steps 4 of 3"
     ):
-        run(fedtide.strategy("fedavg", local_steps=3), two_lines(), silent={1: range(9)})
+        run(fedtide.strategy("fedavg", local_steps=3), two_lines(), silent={1: [*range(1, 6), 8]})
 
 
 def test_a_checkpoint_of_another_method(tmp_path: Path) -> None:

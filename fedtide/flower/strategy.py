@@ -209,7 +209,7 @@ class MethodStrategy(FedAvg):
         if self._store:
             self._store.save(server_round, self._state())
         active, rejected = {*self.strategy.report.active.tolist()}, self.strategy.report.rejected
-        if rejected and not active and not self.strategy.version:
+        if len(rejected) > 1 and not active and not self.strategy.version:  # one may be broken
             raise SettingsError(f"{self.name}: no reply counts: that of {': '.join(rejected[0])}")
         counted = [found for name, found in contents.items() if self.strategy.roster.find(name) in active]
         of_clients = self.train_metrics_aggr_fn(counted, self.weighted_by_key) if counted else {}
