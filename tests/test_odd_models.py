@@ -235,6 +235,24 @@ def assertion(model: nn.Module, logits: torch.Tensor) -> torch.Tensor:
     return logits
 
 
+class Keeping(nn.Module):
+    """Multiplies its logits by what it keeps from batch to batch."""
+
+    def __init__(self, kept: Any, change: Callable[[Any, torch.Tensor], tuple[Any, Any]]) -> None:
+        super().__init__()
+        self.layer, self.kept, self.change = nn.Linear(64, 10), kept, change
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = self.layer(x.flatten(1))
+        self.kept, factor = self.change(self.kept, logits)
+        return logits * factor
+
+
+def kept(change: Callable[[Any, torch.Tensor], tuple[Any, Any]], first: Any = 0) -> Callable[[], nn.Module]:
+    return lambda: nn.Sequential(nn.Identity(), Keeping(first(0) if callable(first) else first, change))
+
+
+CHANGES = "model: attribute kept of layer 1 changes while it computes, .* keep that in buffers"
 REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "dict": (lambda: Returning(lambda _, y: {"logits": y}), "outputs: it returns a dict, where"),
     "tuple": (lambda: Returning(lambda _, y: (y, y)), "outputs: it returns a tuple, where"),
@@ -244,6 +262,14 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "two types": (
         lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.Linear(8, 10).double()),
         "must all be float32, .*not 2.weight float64, 1.weight float32: convert it with .float",
+    ),
+    "counter": (kept(lambda n, _: (n + 1, 1)), CHANGES),
+    "hidden state": (kept(lambda h, y: (y.detach() + h / 2, 1)), CHANGES),
+    "list": (kept(lambda steps, _: ([*steps, 1], 1), []), CHANGES),
+    "generator": (kept(lambda g, _: (g, torch.rand(1, generator=g)), torch.Generator().manual_seed), CHANGES),
+    "draws of NumPy": (
+        kept(lambda _, y: (0, np.random.random())),  # noqa: NPY002 - as users have it
+        "model: its outputs for a batch change, .* random numbers with PyTorch's own generator",
     ),
 }
 

@@ -16,10 +16,12 @@ from torch import Tensor, nn
 
 from clients.gradients.flat import FlatModel, as_tensor, one_thread, own_draws
 from fedtide.ground.errors import SettingsError, described, own_places
-from fedtide.tasks import Examples, FederatedData, are_classes, blank
+from fedtide.ground.fingerprint import fingerprint
+from fedtide.tasks import Examples, FederatedData, are_classes, blank, some_examples
 
 BATCH = 250
 MAX_THREADS = 16  # each holds the activations of a batch
+SIMILAR = 1e-3  # a relative, and an absolute difference, of what GPUs compute twice
 WORTH_COPIES = 0.02  # seconds of work, for which several threads get copies of the model
 
 
@@ -67,6 +69,51 @@ def check_outputs(model: FlatModel, data: FederatedData) -> None:
                 f"{name} of {type(criterion).__name__} return shape {tuple(shape)} for 2 examples, not (2,): "
                 "a number for each, without their mean or sum"
             )
+
+
+def check_memory(model: FlatModel, data: FederatedData) -> None:
+    """Raise SettingsError if a model, once tried, keeps more than its buffers from one batch to the next.
+
+    One object trains many clients, in an order that no setting says, and each would find what another has
+    left. The same batch twice, after another one in `check_outputs`, shows it: outputs or attributes differ.
+    """
+    if not any(map(_is_own, model.module.modules())):
+        return
+    kept, (x, _) = model.vector.clone(), some_examples(data, 2)
+    inputs, tried = as_tensor(x[[0, -1]]).to(model.device), []
+    try:
+        for _ in range(2):
+            model.load(kept)
+            with torch.no_grad(), own_draws(model.device):
+                tried.append((model.module(inputs), _attributes(model.module)))
+    except Exception:
+        return  # it does not suit these examples, which shows when it is trained
+    finally:
+        model.load(kept)
+    (outputs, before), (again, after) = tried
+    where = next((name for name in before if after.get(name) != before[name]), "")
+    if where or not torch.allclose(outputs, again, SIMILAR, SIMILAR, equal_nan=True):
+        what = f"{where} changes while it computes" if where else "its outputs for a batch change"
+        raise SettingsError(
+            f"model: {what}, and a client would find what another has left: keep that in buffers "
+            "(register_buffer), and draw random numbers with PyTorch's own generator"
+        )
+
+
+def _attributes(module: nn.Module) -> dict[str, str | None]:
+    """Return digits for what the user's own layers have beside parameters, buffers and hooks."""
+    usual = vars(nn.Module()).keys()
+    return {
+        f"attribute {key} of {f'layer {name}' if name else 'the model'}": fingerprint(value)
+        for name, part in module.named_modules()
+        if _is_own(part)
+        for key, value in vars(part).items()
+        if key not in usual
+    }
+
+
+def _is_own(part: nn.Module) -> bool:
+    return type(part).__module__.partition(".")[0] not in ("torch", "torchvision")
 
 
 def mean_scores(model: FlatModel, parts: Sequence[Examples]) -> NDArray[np.float64]:

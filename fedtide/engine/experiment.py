@@ -23,7 +23,7 @@ from clients.environment import (
 from clients.gradients.flat import FlatModel
 from clients.gradients.oracles import choose, may_gain_from_vmap
 from clients.rules import rule_named
-from clients.simulated.evaluation import check_outputs
+from clients.simulated.evaluation import check_memory, check_outputs
 from fedtide.config import Settings
 from fedtide.engine.availability import Clock, RoundClock
 from fedtide.engine.central import CentralTrainer
@@ -149,6 +149,7 @@ def prepare(
     device = client_device(settings)
     model = FlatModel(module, device if torch.cuda.is_available() else "cpu", data.criterion)
     check_outputs(model, data)
+    check_memory(model, data)
     arrays = model.arrays()
     layout = Layout.of(arrays, model.num_buffers, model.frozen_checksum)
     initial = FlatParameters(layout.flatten(arrays), layout)
