@@ -421,6 +421,12 @@ def test_a_checkpoint_goes_on_to_the_same_bits(name: str, tmp_path: Path) -> Non
     np.testing.assert_array_equal(flat(again.arrays), flat(at_once.arrays))
 
 
+def test_a_second_start_is_a_second_training() -> None:
+    strategy = fedtide.strategy("mimic", fraction_evaluate=0.0)
+    once, again = (flat(run(strategy, unchanged(Plain), Plain).arrays) for _ in range(2))
+    np.testing.assert_array_equal(once, again)
+
+
 def bias(number: int, arrays: ArrayRecord) -> MetricRecord:
     return MetricRecord({"bias": float(arrays["upper.bias"].numpy()[0]), "round": number})
 

@@ -121,6 +121,7 @@ class MethodStrategy(FedAvg):
         methods do not send: see `Method.evaluated`.
         """
         self.num_rounds, train_config = num_rounds, train_config or ConfigRecord()
+        self._tasks, self.done = None, 0  # a second start is a second training
         arrays = self._resumed(initial_arrays, train_config)
         done, of_method = self.done, None
         if evaluate_fn is not None:
