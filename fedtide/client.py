@@ -85,7 +85,7 @@ class Task:
         self._config = FitConfig.from_wire(said) if said else None
         rates = [config[key] for config in content.config_records.values() for key in RATES if key in config]
         self.learning_rate = float(cast(float, [*rates, math.nan][0]))
-        self._steps, self._rates, self._resync = 0, 0.0, False
+        self._steps, self._rates, self._resync, self._counts = 0, 0.0, False, False
         self._tensors = {} if model is None else _load(model, self._names, record)
         parts = self._names.layout.split(self._names.vector(record))
         self.arrays = (
@@ -93,7 +93,7 @@ class Task:
         )
         self._trained = [*self._names.order[: len(self._names.layout.weights.shapes)]]
         self._rule: SGD | None = None
-        self._y = self._before = self._weights()
+        self._y = self._before = self._weights()  # `_before`: as the last step left them
         if self._config is not None:
             self._follow(self._config, own_vectors(content))
 
@@ -112,27 +112,30 @@ class Task:
     def optimizer(self, optimizer: Optimizer) -> Optimizer:
         """Let the steps of an optimizer follow the method's rule; return the same optimizer.
 
-        ValueError: it does not train the model. From its `step`: its parameters have different rates.
+        Whatever else has changed the weights since the last step, such as an optimizer of other parameters
+        that steps before this one, is a part of the step.
+
+        ValueError: it does not train the model, or the task has one. From its `step`: its parameters have
+        different rates.
         """
         ours = {id(tensor) for tensor in self._tensors.values()}
         if not any(id(p) in ours for group in optimizer.param_groups for p in group["params"]):
             raise ValueError("the optimizer has none of the parameters of the task's model")
-        optimizer.register_step_pre_hook(lambda *_: self._begin_step())
-        optimizer.register_step_post_hook(lambda *_: self._end_step(_rate_of(optimizer)))
+        if self._counts:
+            raise ValueError("a task counts the steps of one optimizer: give it the one that steps last")
+        self._counts = True
+        optimizer.register_step_post_hook(
+            lambda *_: self._end_step({float(group["lr"]) for group in optimizer.param_groups})
+        )
         return optimizer
 
     def step(self, gradients: Mapping[str, NDArray[Any]], learning_rate: float) -> None:
         """Do one local step on `arrays`, given the gradients of the weights by name."""
-        self._begin_step()
         for key in self._trained:
             self.arrays[key] -= learning_rate * gradients[key]
-        self._end_step(learning_rate)
+        self._end_step({learning_rate})
 
-    def _begin_step(self) -> None:
-        if self._rule is not None:
-            self._before = self._weights()
-
-    def _end_step(self, rate: float) -> None:
+    def _end_step(self, rates: set[float]) -> None:
         """Put what the rule does in the place of the step that has been done."""
         if self._rule is None:
             self._steps += 1
@@ -140,10 +143,16 @@ class Task:
         if self._steps >= self.local_steps:
             self._place(self._before)
             return
+        if len(rates) > 1:
+            raise ValueError(
+                f"the optimizer has several learning rates, {sorted(rates)}; the method's rule has one"
+            )
+        (rate,) = rates
         self._steps, self._rates = self._steps + 1, self._rates + rate
         gradient = (self._before - self._weights()) / rate
         self._rule.step(self._y, lambda at: gradient, rate)
         self._place(self._rule.position(self._y))
+        self._before = self._weights()
 
     def reply(
         self,
@@ -169,6 +178,8 @@ class Task:
         ValueError
             No step was done, or with another rate than the method computes with.
         """
+        if not self._steps and self.local_steps:  # none are asked for in a farewell
+            raise ValueError("no step was done: give the optimizer to task.optimizer, or call task.step")
         done: dict[str, Any] = {names.STEPS: self._steps}
         done |= {} if planned_steps is None else {names.PLANNED: planned_steps}
         done |= {names.RESYNC: True} if self._resync else {}
@@ -197,14 +208,13 @@ class Task:
         """End the rule's round: return the vectors to send, keep the client's memory, place the weights."""
         if config.farewell:
             return [*self._memory.committed.values()]
-        if not self._steps:
-            raise ValueError("no step was done: give the optimizer to task.optimizer, or call task.step")
         rate = self._rates / self._steps
         if not math.isclose(rate, config.learning_rate, rel_tol=1e-5):
             raise ValueError(
                 f"the method computes with the learning rate {config.learning_rate:g}, and the steps had "
-                f"{rate:g} on average: use task.learning_rate"
+                f"{rate:g} on average: use task.learning_rate, and the server's lr_schedule for a scheduler"
             )
+        self._y = self._y + (self._weights() - self._before)
         self._place(self._y)
         extra, new = finish(rule, self._y, self._steps, rate, [self._memory], [config.round])
         for memory in new:
@@ -262,13 +272,3 @@ def _load(model: nn.Module, arrays: NamedArrays, record: ArrayRecord) -> dict[st
         with torch.no_grad():
             tensor.copy_(torch.from_numpy(array))
     return tensors
-
-
-def _rate_of(optimizer: Optimizer) -> float:
-    """Return the rate of an optimizer's parameters."""
-    rates = {float(group["lr"]) for group in optimizer.param_groups}
-    if len(rates) > 1:
-        raise ValueError(
-            f"the optimizer has several learning rates, {sorted(rates)}; the method's rule has one"
-        )
-    return rates.pop()

@@ -501,6 +501,76 @@ def test_arguments_of_flowers_fedavg() -> None:
         return {"seen": sum(told["seen"] for _, told in found) / len(found), "replies": len(found)}
 
     strategy = strategies.make(
+def of_several(how: Callable[[Plain, Task], list[torch.optim.Optimizer]]) -> ClientApp:
+    """Return an app whose steps are those of several optimizers, of which the task has the last."""
+
+    def fit(message: Message, context: Context, client: int) -> Message:
+        model = Plain()
+        task = Task(message, context, model)
+        optimizers = how(model, task)
+        task.optimizer(optimizers[-1])
+        for step in range(STEPS):
+            model.zero_grad()
+            loss(model, batch(client, message.content["config"]["server-round"], step)).backward()
+            for optimizer in optimizers:
+                optimizer.step()
+        return task.reply(10 + client)
+
+    return app_of(fit)
+
+
+def sgd(part: nn.Module, rate: float) -> torch.optim.Optimizer:
+    return torch.optim.SGD(part.parameters(), lr=rate)
+
+
+@pytest.mark.parametrize("name", ["scaffold", "feddyn", "fedprox"])
+def test_steps_of_other_optimizers_are_parts_of_the_step(name: str) -> None:
+    options = {"mu": 0.1} if name == "fedprox" else {}
+    at_once = of_several(lambda model, task: [sgd(model, task.learning_rate)])
+    apart = of_several(
+        lambda model, task: [sgd(part, task.learning_rate) for part in (model.lower, model.upper)]
+    )
+    one, several = (run(fedtide.strategy(name, **options), app, Plain) for app in (at_once, apart))
+    np.testing.assert_allclose(flat(several.arrays), flat(one.arrays), atol=1e-6)
+    both = of_several(lambda model, task: [task.optimizer(sgd(model.lower, 0.1)), sgd(model.upper, 0.1)])
+    with pytest.raises(ValueError, match="a task counts the steps of one optimizer"):
+        run(fedtide.strategy(name, **options), both, Plain)
+
+
+def test_what_is_done_to_the_weights_after_a_step_stays() -> None:
+    """Such as a projection."""
+
+    def fit(message: Message, context: Context, client: int) -> Message:
+        model = Plain()
+        task = Task(message, context, model)
+        optimizer = task.optimizer(sgd(model, task.learning_rate))
+        for step in range(STEPS):
+            optimizer.zero_grad()
+            loss(model, batch(client, 1, step)).backward()
+            optimizer.step()
+            with torch.no_grad():
+                for tensor in model.parameters():
+                    tensor.clamp_(-0.1, 0.1)
+        return task.reply(10 + client)
+
+    for name, options in (("fedprox", {"mu": 0.1}), ("fedavg", {})):
+        result = run(fedtide.strategy(name, **options), app_of(fit), Plain, silent={})
+        assert np.abs(flat(result.arrays)).max() < 0.1 + 1e-6
+
+
+def test_several_rates_are_no_matter_to_a_method_without_a_rule() -> None:
+    app = of_several(
+        lambda model, task: [
+            torch.optim.SGD(
+                [{"params": model.lower.parameters()}, {"params": model.upper.parameters(), "lr": 1}], RATE
+            )
+        ]
+    )
+    assert run(fedtide.strategy("mifa"), app, Plain).train_metrics_clientapp[1]["active"] == 10
+    with pytest.raises(ValueError, match=r"the optimizer has several learning rates, \[0.1, 1.0\]"):
+        run(fedtide.strategy("scaffold"), app, Plain)
+
+
         "mifa",
         ndarrays_to_parameters([np.zeros(2, np.float32)]),
         fraction_fit=0.35,
