@@ -264,10 +264,11 @@ def test_bad_arguments() -> None:
         run(fedtide.strategy("fedavg", buffers=["mask"]), unchanged())
 
 
-def test_another_rate_than_the_method_computes_with(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.WARNING, "flwr"):
-        run(fedtide.strategy("scaffold"), two_lines(rate=0.3), rounds=1, silent={})
-    assert "the method computes with the learning rate 0.1, and the steps had 0.3 on average" in caplog.text
+def test_the_rate_of_the_configuration_goes_before() -> None:
+    """`learning_rate` is for apps whose configuration does not say it."""
+    strategy = fedtide.strategy("scaffold", learning_rate=0.7)
+    result = run(strategy, two_lines(Plain, rate=RATE), Plain, rounds=1)
+    assert result.train_metrics_clientapp[1]["active"] == 10
 
 
 def test_a_run_in_which_no_reply_counts_ends() -> None:

@@ -96,7 +96,8 @@ class MethodStrategy(FedAvg):
         self.name = method if isinstance(method, str) else method.__name__
         self.client_rule = client_rule
         self.num_rounds = self.done = 0  # rounds in all, and before this start
-        self.strategy = self._made(FlatParameters(np.zeros(1, np.float32), _ONE_WEIGHT))  # or refused
+        one = FlatParameters(np.zeros(1, np.float32), _ONE_WEIGHT)
+        self.strategy = self._made(one, learning_rate)  # or refused
         self.nodes = AppNodes(trace, self.strategy.options.seed)
         self._store = CheckpointStore(Path(checkpoint)) if checkpoint else None
         self._tasks: AppTasks | None = None  # none before the first round
@@ -225,11 +226,10 @@ class MethodStrategy(FedAvg):
 
     # Details
 
-    def _made(self, initial: FlatParameters, rate: float | None = None) -> FlexibleStrategy:
-        """Make the method; `rate` is what the app's configuration says."""
-        rate = self.learning_rate or rate
+    def _made(self, initial: FlatParameters, rate: float | None) -> FlexibleStrategy:
+        """Make the method; `rate` is the clients', None: not known."""
         general: dict[str, Any] = {"num_rounds": self.num_rounds, "client_rule": self.client_rule}
-        general |= {"learning_rate": rate} if rate else {}
+        general |= {} if rate is None else {"learning_rate": rate}
         if "clients_per_round" not in self.options:
             general |= {"fraction_fit": self.fraction_train, "min_fit_clients": self.min_train_nodes}
         made = strategies.make(self.method, initial, **{**general, **self.options})
@@ -248,11 +248,9 @@ class MethodStrategy(FedAvg):
         """Make the method for an app's arrays, with the rate of its clients."""
         names = NamedArrays.of(arrays, self.buffers)
         rate_key = next((key for key in RATES if key in config), "")
-        rate = cast(float, config[rate_key]) if rate_key else None
+        rate = cast(float, config[rate_key]) if rate_key else self.learning_rate
         self.strategy = self._made(names.parameters(arrays), rate)
-        if not (rate or self.learning_rate) and (
-            self.strategy.rule is not SGD or "lr_schedule" in self.options
-        ):
+        if rate is None and (self.strategy.rule is not SGD or "lr_schedule" in self.options):
             raise SettingsError(
                 f"{self.name} needs the clients' learning rate: put it into train_config as 'lr', or give "
                 "fedtide.strategy a learning_rate"
