@@ -262,6 +262,11 @@ def test_bad_arguments() -> None:
         run(fedtide.strategy("scaffold"), two_lines(), train_config=ConfigRecord({}))
     with pytest.raises(ValueError, match="buffers: no floating-point array is called 'mask'"):
         run(fedtide.strategy("fedavg", buffers=["mask"]), unchanged())
+    with pytest.raises(ValueError, match=r"learning-rate is 0\.0; it must be positive"):
+        run(fedtide.strategy("fedavg"), unchanged(), train_config=ConfigRecord({"lr": 0.0}))
+    trees = ArrayRecord([np.frombuffer(b"", np.uint8)])  # as quickstart-xgboost begins
+    with pytest.raises(ValueError, match=r"the initial arrays, \['0'\], have no weights: .* FedXgbBagging$"):
+        fedtide.strategy("mimic").start(HereGrid(unchanged()), trees)
 
 
 def test_the_rate_of_the_configuration_goes_before() -> None:
@@ -272,10 +277,39 @@ def test_the_rate_of_the_configuration_goes_before() -> None:
 
 
 def test_a_run_in_which_no_reply_counts_ends() -> None:
-    with pytest.raises(
-        ValueError, match=r"fedavg: no reply counts: that of .*: impossible number of steps 4 of 3"
+    """What is wrong with all of them is a mistake of the app, and not absence."""
+
+    def more(message: Message, context: Context, client: int) -> Message:
+        arrays = ArrayRecord({**message.content["arrays"], "head": Array(np.zeros(3))})
+        return reply(message, arrays, client)
+
+    def unnumbered(message: Message, context: Context, client: int) -> Message:
+        return Message(RecordDict({"arrays": message.content["arrays"]}), reply_to=message)
+
+    def integers(message: Message, context: Context, client: int) -> Message:
+        arrays = {k: Array(a.numpy().astype(np.int64)) for k, a in message.content["arrays"].items()}
+        return reply(message, ArrayRecord(arrays), client)
+
+    def without_optimizer(message: Message, context: Context, client: int) -> Message:
+        return Task(message, context, Net()).reply(10)
+
+    for app, name, options, line in (
+        (two_lines(), "fedavg", {"local_steps": 3}, "impossible number of steps 4 of 3"),
+        (two_lines(rate=0.3), "scaffold", {}, "learning rate 0.1, and the steps had 0.3 on average"),
+        (app_of(more), "mifa", {}, r"arrays are missing, \[\], or not known, \['head'\]"),
+        (app_of(unnumbered), "mifa", {}, "0 MetricRecords where one is expected"),
+        (app_of(integers), "mifa", {}, "array lower.weight is of type int64"),
+        (app_of(without_optimizer), "fedavg", {}, "no step was done: give the optimizer to"),
+        (app_of(without_optimizer), "scaffold", {}, "no step was done: give the optimizer to"),
     ):
-        run(fedtide.strategy("fedavg", local_steps=3), two_lines(), silent={1: [*range(1, 6), 8]})
+        with pytest.raises(ValueError, match=f"{name}: no reply counts: that of .*: .*{line}"):
+            run(fedtide.strategy(name, **options), app, silent={1: [*range(1, 6), 8]})
+
+
+def test_a_run_in_which_nobody_is_there_goes_on() -> None:
+    grid = HereGrid(unchanged(), failing={1: range(10)}, silent={2: range(10)})
+    result = run(fedtide.strategy("mifa"), unchanged(), rounds=3, grid=grid)
+    assert [found["active"] for found in result.train_metrics_clientapp.values()] == [0, 0, 10]
 
 
 def test_a_checkpoint_of_another_method(tmp_path: Path) -> None:
@@ -465,43 +499,6 @@ def test_without_pytorch() -> None:
     np.testing.assert_allclose(flat(result.arrays), best, atol=1e-6)
 
 
-@pytest.fixture
-def message() -> Message:
-    content = RecordDict({"arrays": start_of(), "config": ConfigRecord({"lr": RATE})})
-    return Message(content, dst_node_id=1, message_type="train")
-
-
-def test_a_model_that_does_not_fit(message: Message) -> None:
-    context = Context(1, 1, {}, RecordDict(), {})
-    with pytest.raises(ValueError, match=r"the message has the arrays \['lower.weight', .*\], and the model"):
-        Task(message, context, Plain())
-    wide = Net()
-    wide.lower = nn.Linear(7, 5)
-    with pytest.raises(ValueError, match=r"array lower.weight has shape \(5, 6\), and the model \(5, 7\)"):
-        Task(message, context, wide)
-    with pytest.raises(ValueError, match="has none of the parameters of the task's model"):
-        Task(message, context, Net()).optimizer(torch.optim.SGD(Net().parameters(), lr=1))
-
-
-# The classic interface
-
-
-class Stock(NumPyClient):
-    """Knows nothing of our methods."""
-
-    def fit(self, parameters: Any, config: Any) -> Any:
-        return [array + config.get("by", 1.0) for array in parameters], 10, {"seen": config.get("by", 0.0)}
-
-
-def stock(strategy: Any, number: int = 10, rounds: int = 2) -> Any:
-    return classic(strategy, {str(k): Stock().to_client() for k in range(number)}, rounds)
-
-
-def test_arguments_of_flowers_fedavg() -> None:
-    def mean(found: list[tuple[int, dict[str, Any]]]) -> dict[str, Any]:
-        return {"seen": sum(told["seen"] for _, told in found) / len(found), "replies": len(found)}
-
-    strategy = strategies.make(
 def of_several(how: Callable[[Plain, Task], list[torch.optim.Optimizer]]) -> ClientApp:
     """Return an app whose steps are those of several optimizers, of which the task has the last."""
 
@@ -572,6 +569,43 @@ def test_several_rates_are_no_matter_to_a_method_without_a_rule() -> None:
         run(fedtide.strategy("scaffold"), app, Plain)
 
 
+@pytest.fixture
+def message() -> Message:
+    content = RecordDict({"arrays": start_of(), "config": ConfigRecord({"lr": RATE})})
+    return Message(content, dst_node_id=1, message_type="train")
+
+
+def test_a_model_that_does_not_fit(message: Message) -> None:
+    context = Context(1, 1, {}, RecordDict(), {})
+    with pytest.raises(ValueError, match=r"the message has the arrays \['lower.weight', .*\], and the model"):
+        Task(message, context, Plain())
+    wide = Net()
+    wide.lower = nn.Linear(7, 5)
+    with pytest.raises(ValueError, match=r"array lower.weight has shape \(5, 6\), and the model \(5, 7\)"):
+        Task(message, context, wide)
+    with pytest.raises(ValueError, match="has none of the parameters of the task's model"):
+        Task(message, context, Net()).optimizer(torch.optim.SGD(Net().parameters(), lr=1))
+
+
+# The classic interface
+
+
+class Stock(NumPyClient):
+    """Knows nothing of our methods."""
+
+    def fit(self, parameters: Any, config: Any) -> Any:
+        return [array + config.get("by", 1.0) for array in parameters], 10, {"seen": config.get("by", 0.0)}
+
+
+def stock(strategy: Any, number: int = 10, rounds: int = 2) -> Any:
+    return classic(strategy, {str(k): Stock().to_client() for k in range(number)}, rounds)
+
+
+def test_arguments_of_flowers_fedavg() -> None:
+    def mean(found: list[tuple[int, dict[str, Any]]]) -> dict[str, Any]:
+        return {"seen": sum(told["seen"] for _, told in found) / len(found), "replies": len(found)}
+
+    strategy = strategies.make(
         "mifa",
         ndarrays_to_parameters([np.zeros(2, np.float32)]),
         fraction_fit=0.35,

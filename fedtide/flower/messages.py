@@ -62,7 +62,10 @@ class NamedArrays:
             )
         order = (*(key for key in floating if key not in named), *named)
         if len(order) == len(named):
-            raise SettingsError(f"the initial arrays, {[*arrays]}, have no weights: floating-point arrays")
+            raise SettingsError(
+                f"the initial arrays, {[*arrays]}, have no weights: floating-point arrays and no buffers; "
+                "models without any, such as trees, need a strategy of Flower's, such as FedXgbBagging"
+            )
         layout = Layout.of([arrays[key] for key in order], len(named))
         constants = {key: record[key] for key in arrays if key not in floating}
         return cls({key: array.dtype for key, array in arrays.items()}, order, layout, constants)

@@ -16,6 +16,7 @@ from typing import Any, Literal, cast
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.common import FitIns, FitRes
+from flwr.common.constant import ErrorCode
 from flwr.server.client_proxy import ClientProxy
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Result
@@ -38,6 +39,8 @@ from strategies.core.state import nested, within
 PERSONAL = ("apfl", "pfedme")  # rules that train a second model, which no training loop of an app does
 FLOWERS = inspect.signature(FedAvg).parameters.keys()  # its arguments
 UNREADABLE = (ValueError, KeyError, TypeError, IndexError)
+# Errors by which Flower says that a node is not there; all others are those of the app.
+AWAY = (ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.REPLY_MESSAGE_UNAVAILABLE, ErrorCode.NODE_UNAVAILABLE)
 
 log = logging.getLogger("flwr")
 
@@ -105,6 +108,7 @@ class MethodStrategy(FedAvg):
         self._asked: dict[int, tuple[ClientProxy, FitIns]] = {}
         self._sent: list[Message] = []
         self._logged: set[tuple[int, str]] = set()
+        self._any_counted = False  # whether a reply ever has
 
     def start(
         self,
@@ -122,7 +126,8 @@ class MethodStrategy(FedAvg):
         methods do not send: see `Method.evaluated`.
         """
         self.num_rounds, train_config = num_rounds, train_config or ConfigRecord()
-        self._tasks, self.done = None, 0  # a second start is a second training
+        # a second start is a second training
+        self._tasks, self.done, self._any_counted = None, 0, False
         arrays = self._resumed(initial_arrays, train_config)
         done, of_method = self.done, None
         if evaluate_fn is not None:
@@ -179,6 +184,7 @@ class MethodStrategy(FedAvg):
         waiting, why = dict(self._asked), dict.fromkeys(self._asked, "no reply in time")
         results: list[tuple[ClientProxy, FitRes]] = []
         contents: dict[str, RecordDict] = {}
+        unusable: list[tuple[str, str]] = []
         known = ((sent.metadata.message_id, sent.metadata.dst_node_id) for sent in self._sent)
         to = {message: node for message, node in known if message}
         for reply in replies:  # errors of the SuperLink do not name the node
@@ -194,7 +200,9 @@ class MethodStrategy(FedAvg):
             except SettingsError:
                 raise
             except UNREADABLE as reason:
-                why[node] = str(reason)
+                why[node] = _last_line(str(reason))
+                if not (reply.has_error() and reply.error.code in AWAY):
+                    unusable.append((proxy.cid, why[node]))
                 continue
             del waiting[node]
             results.append((proxy, result))
@@ -210,9 +218,11 @@ class MethodStrategy(FedAvg):
             self._arrays = tasks.names.record(self._parameters.vector)
         if self._store:
             self._store.save(server_round, self._state())
-        active, rejected = {*self.strategy.report.active.tolist()}, self.strategy.report.rejected
-        if len(rejected) > 1 and not active and not self.strategy.version:  # one may be broken
-            raise SettingsError(f"{self.name}: no reply counts: that of {': '.join(rejected[0])}")
+        active = {*self.strategy.report.active.tolist()}
+        unusable += self.strategy.report.rejected
+        self._any_counted |= bool(active)
+        if len(unusable) > 1 and not self._any_counted:  # one may be broken
+            raise SettingsError(f"{self.name}: no reply counts: that of {': '.join(unusable[0])}")
         counted = [found for name, found in contents.items() if self.strategy.roster.find(name) in active]
         of_clients = self.train_metrics_aggr_fn(counted, self.weighted_by_key) if counted else {}
         numbers.pop(metrics.TRAIN_LOSS, None)  # the clients' own numbers have it, by their name
@@ -281,7 +291,7 @@ class MethodStrategy(FedAvg):
         tasks = self._begin(arrays, config)
         self.strategy.load_state_dict(within("method", found.state))
         self.nodes.names = dict(zip(found.state["nodes"], found.state["names"], strict=True))
-        self.done = found.round
+        self.done, self._any_counted = found.round, self.strategy.version > 0
         self._parameters = cast(FlatParameters, self.strategy.initialize_parameters(self.nodes.manager))
         self._arrays = tasks.names.record(self._parameters.vector)
         log.info("going on after round %d, with the state of %d clients", self.done, len(self.nodes.names))
@@ -307,10 +317,14 @@ class MethodStrategy(FedAvg):
 
     def _tell(self, server_round: int, node: int, reason: str) -> None:
         """Log why a node takes no part in a round, once for each node and kind of reason."""
-        line = reason.strip().splitlines()[-1] if reason.strip() else "failed"
-        if (node, kind(line)) not in self._logged:
-            self._logged.add((node, kind(line)))
-            log.warning("round %d: node %d takes no part: %s", server_round, node, line)
+        if (node, kind(reason)) not in self._logged:
+            self._logged.add((node, kind(reason)))
+            log.warning("round %d: node %d takes no part: %s", server_round, node, reason)
+
+
+def _last_line(reason: str) -> str:
+    """Return the last line of why a node has failed, which names the exception."""
+    return (reason.strip().splitlines() or ["failed"])[-1]
 
 
 def _check_arguments(options: Collection[str]) -> None:
