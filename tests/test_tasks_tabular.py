@@ -146,6 +146,15 @@ def test_what_pandas_and_spreadsheets_write(
     assert len(found.train[0]) + len(found.test[0]) == len(rows)
 
 
+def test_spaces_after_commas_may_stand_before_quotes(load: Any) -> None:
+    rows = [(x, "x, y" if x % 2 else "z") for x in range(10)]
+    plain = load("target=y", "x,y\n" + "".join(f'{x},"{y}"\n' for x, y in rows))
+    spaced = load("target=y", "x, y\n" + "".join(f'{x}, "{y}"\n' for x, y in rows))
+    for ours, theirs in zip((*spaced.train, *spaced.test), (*plain.train, *plain.test), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+    assert spaced.num_outputs == 2
+
+
 def test_numbers_of_the_same_value_are_one_class_one_category_and_one_client(load: Any) -> None:
     rows = [f"{who},{who},{x},{who}\n" for who in ("2", "02", "2.0", "10") for x in range(5)]
     data = load("target=y,client=who,categories=kind", "who,kind,x,y\n" + "".join(rows), partition="")

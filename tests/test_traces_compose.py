@@ -109,5 +109,7 @@ def test_specs_combine():
     assert isinstance(make("markov:on=1e+1,off=5"), Markov)
     with pytest.raises(ValueError, match="unknown trace 'nobody'"):
         make("always+nobody")
+    with pytest.raises(ValueError, match="rates and labels would draw the same"):  # as the user calls them
+        make("rates+labels")
     with pytest.raises(ValueError, match="a name is missing"):
         make("always+")
