@@ -104,7 +104,7 @@ class Task:
             self.local_steps = 0
         found = None
         if config.last_accepted is not None:
-            size, dtype = self._names.layout.weights.size, self._names.layout.dtype
+            size, dtype = self._y.shape[-1], as_array(self._y[:, :0]).dtype  # the model's own type
             found = usable_memory(ContextStore(self._context).load(), config.rule, size, dtype)
         self._memory, self._resync = open_memory(found, config.last_accepted)
         self._rule = make_rule(config, copy_of(self._y), [], [own], [self._memory], self._like_weights)
@@ -239,12 +239,12 @@ class Task:
             start = stop
 
     def _like_weights(self, array: NDArray[Any]) -> Vector:
-        """Return an array as what the rule computes with: where the model is."""
+        """Return an array as what the rule computes with: where the model is, in its type."""
         if self.arrays:
             return array
         import torch
 
-        return torch.from_numpy(array).to(cast("Tensor", self._y).device)
+        return torch.from_numpy(array).to(cast("Tensor", self._y))
 
     def _record(self, keys: Iterable[str]) -> ArrayRecord:
         """Return arrays under the app's names, in its types."""

@@ -556,6 +556,26 @@ def test_what_is_done_to_the_weights_after_a_step_stays() -> None:
         assert np.abs(flat(result.arrays)).max() < 0.1 + 1e-6
 
 
+@pytest.mark.parametrize("name", ["feddyn", "scaffold", "ghbm"])
+def test_a_model_of_another_type_than_the_messages(name: str) -> None:
+    """Its client keeps its memory in that type, and finds it."""
+
+    def fit(message: Message, context: Context, client: int) -> Message:
+        model = Plain().double()
+        task = Task(message, context, model)
+        optimizer = task.optimizer(sgd(model, task.learning_rate))
+        for step in range(steps_of(client)):
+            optimizer.zero_grad()
+            number = message.content["config"]["server-round"]
+            loss(model, batch(client, number, step).double()).backward()
+            optimizer.step()
+        return task.reply(10 + client)
+
+    double, usual = (run(fedtide.strategy(name), app, Plain) for app in (app_of(fit), two_lines(Plain)))
+    assert double.arrays["lower.weight"].numpy().dtype == np.float32
+    np.testing.assert_allclose(flat(double.arrays), flat(usual.arrays), atol=1e-5)
+
+
 def test_several_rates_are_no_matter_to_a_method_without_a_rule() -> None:
     app = of_several(
         lambda model, task: [
