@@ -86,7 +86,8 @@ def test_first_members_are_no_late_arrivals() -> None:
     Two of equal size that move by 1 move the weight by 1/2 + 1/2; one more in round 4, p = 1/3, is boosted
     to 1/3 + 1/3 + 3/3.
     """
-    strategy = strategies.make("scheme-b", ndarrays_to_parameters([np.zeros(1)]))
+    initial = ndarrays_to_parameters([np.zeros(1)])
+    strategy = strategies.make("scheme-b", initial, min_available_clients=0)
     manager, parameters = SimpleClientManager(), strategy.initialize_parameters(SimpleClientManager())
     path = [0.0]
     for number, names in enumerate(["", "", "ab", "c"], start=1):
