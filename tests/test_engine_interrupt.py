@@ -204,8 +204,15 @@ def test_ctrl_c_ends_a_run_on_ray_with_the_results_so_far(tmp_path: Path) -> Non
 @pytest.mark.slow
 @pytest.mark.parametrize("flags", [["--local-steps=3000000"], ["--seed", "0", "1", "--num-workers=2"]])
 def test_a_signal_that_ends_all_of_ray_too_is_no_failure(tmp_path: Path, flags: list[str]) -> None:
-    """As from batch systems: no round can end after it."""
-    code, out, err = interrupted(tmp_path, 1, *flags, number=signal.SIGTERM)
+    """As from batch systems: no round can end after it.
+
+    Ray itself may end the program, with 1 and without a word, before it notices that Ray is gone
+    (docs/reliability.md); not three times in a row.
+    """
+    for attempt in "abc":
+        code, out, err = interrupted(tmp_path / attempt, 1, *flags, number=signal.SIGTERM)
+        if code != 1 or out:
+            break
     assert code == 128 + signal.SIGTERM, err
     ended = json.loads(out)
     assert ended["interrupted"]

@@ -122,6 +122,7 @@ def test_unknown_sizes_count_as_the_mean_of_the_known_ones(name: str, step: floa
     for client in range(20):
         manager.register(NamedProxy(f"node {client:02}"))
     own: dict[str, Any] = {"compress": False, "elasticity": 0.0} if name == "efl" else {}
+    own["client_rule"] = "trust"
     strategy = strategies.make(name, ndarrays_to_parameters([np.zeros(1)]), clients_per_round=2, **own)
     parameters = strategy.initialize_parameters(manager)
     for number in range(1, 6):
