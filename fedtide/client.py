@@ -86,7 +86,7 @@ class Task:
         rates = [config[key] for config in content.config_records.values() for key in RATES if key in config]
         self.learning_rate = float(cast(float, [*rates, math.nan][0]))
         self._steps, self._rates, self._resync, self._counts = 0, 0.0, False, False
-        self._tensors = {} if model is None else _load(model, self._names, record)
+        self._tensors = {} if model is None else _load(model, record)
         parts = self._names.layout.split(self._names.vector(record))
         self.arrays = (
             {} if model is not None else {k: p.copy() for k, p in zip(self._names.order, parts, strict=True)}
@@ -231,12 +231,10 @@ class Task:
 
     def _place(self, row: Vector) -> None:
         """Set the weights."""
-        vector, start = as_array(row)[0] if self.arrays else cast("Tensor", row)[0], 0
-        for key in self._trained:
+        parts = self._names.layout.weights.split(cast("NDArray[Any]", row[0]))  # or a tensor: views as well
+        for key, part in zip(self._trained, parts, strict=True):
             place: Any = self.arrays[key] if self.arrays else self._tensors[key].detach()
-            stop = start + math.prod(place.shape)
-            place[...] = vector[start:stop].reshape(place.shape)
-            start = stop
+            place[...] = part
 
     def _like_weights(self, array: NDArray[Any]) -> Vector:
         """Return an array as what the rule computes with: where the model is, in its type."""
@@ -256,7 +254,7 @@ class Task:
         )
 
 
-def _load(model: nn.Module, arrays: NamedArrays, record: ArrayRecord) -> dict[str, Tensor]:
+def _load(model: nn.Module, record: ArrayRecord) -> dict[str, Tensor]:
     """Give a model the arrays of a record; return its tensors by the record's names."""
     import torch
 

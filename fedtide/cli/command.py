@@ -19,7 +19,7 @@ from fedtide.comparison.compare import INTERRUPTED
 from fedtide.comparison.reach import parse_targets
 from fedtide.comparison.tuning import Tuning
 from fedtide.config.grid import TUNE_TRIALS, cells, is_comparison
-from fedtide.engine.checkpoints.resume import needs_trust, settings_of
+from fedtide.engine.checkpoints.resume import flags, settings_of
 from fedtide.engine.interrupts import Stopped
 from fedtide.engine.parts import check, named_parts
 from fedtide.engine.transports.base import EngineLost
@@ -75,8 +75,8 @@ def execute(parser: Parser, arguments: argparse.Namespace, imported: Callable[[]
         parser.exit(128 + stopped.number, f"{parser.prog}: interrupted before the first round\n")
     with display():
         if summary["interrupted"]:
-            trust = " --trust" if needs_trust(settings) else ""
-            say(console, f"interrupted: {parser.command} --resume {run.folder.path}{trust} continues the run")
+            resume = flags(run.folder.path, settings)
+            say(console, f"interrupted: {parser.command} {resume} continues the run")
         elif not values and console.is_terminal and "failed" not in summary:
             _show_what_next(parser.command, run.folder.path, console)
     code = 3 if summary["no_reply_counted"] else 0

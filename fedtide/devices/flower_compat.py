@@ -3,6 +3,7 @@
 If Flower moves or removes one of these, this is the only file to change.
 """
 
+from flwr.common.constant import ErrorCode as ErrorCode
 from flwr.compat.common.recorddict_compat import (
     evaluateins_to_recorddict as evaluateins_to_recorddict,
 )

@@ -71,9 +71,8 @@ class RoundClock:
 
     def __init__(self, trace: Trace) -> None:
         self.trace = trace
-        self.round = lru_cache(maxsize=2)(
-            partial(availability_in, trace)
-        )  # as several parts of the engine need the same one
+        # As several parts of the engine need the same one.
+        self.round = lru_cache(maxsize=2)(partial(availability_in, trace))
         self.lost, self.seconds = trace.lost, trace.seconds
 
     @property

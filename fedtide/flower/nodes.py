@@ -16,6 +16,7 @@ from fedtide.ground.errors import SettingsError
 from fedtide.ground.specs import bind, build
 from strategies import FlexibleStrategy
 from traces import TRACES, Trace
+from traces.base import availability_in
 
 IDENTITY = (metrics.CLIENT_ID, "partition-id")  # where replies may say which client it is
 
@@ -78,7 +79,7 @@ class AppNodes:
             return there
         if self._trace is None:
             self._trace = build("trace", TRACES, self._spec, len(self.names), self._seed)
-        now, lost = self._trace.round(server_round), self._trace.lost(server_round)
+        now, lost = availability_in(self._trace, server_round), self._trace.lost(server_round)
         if self._trace.has_late_replies or ((now.completion > 0) & (now.completion < 1)).any():
             raise SettingsError(
                 f"trace {self._spec} has clients that are late or do a part of their work, which those of an "

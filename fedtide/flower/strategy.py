@@ -16,12 +16,12 @@ from typing import Any, Literal, cast
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.common import FitIns, FitRes
-from flwr.common.constant import ErrorCode
 from flwr.server.client_proxy import ClientProxy
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Result
 
 import strategies
+from fedtide.devices.flower_compat import ErrorCode
 from fedtide.engine.checkpoints.store import CheckpointStore
 from fedtide.flower.messages import RATES, NamedArrays
 from fedtide.flower.nodes import AppNodes
@@ -32,7 +32,7 @@ from fedtide.ground.errors import SettingsError
 from strategies import FlexibleStrategy, Layout, Options
 from strategies.core.flower_arguments import FlowerArguments
 from strategies.core.parameters import FlatParameters
-from strategies.core.report import kind
+from strategies.core.report import is_news
 from strategies.core.results import ClientFailure
 from strategies.core.state import nested, within
 
@@ -107,7 +107,7 @@ class MethodStrategy(FedAvg):
         self._arrays, self._parameters = ArrayRecord(), FlatParameters(np.empty(0), _ONE_WEIGHT)  # the same
         self._asked: dict[int, tuple[ClientProxy, FitIns]] = {}
         self._sent: list[Message] = []
-        self._logged: set[tuple[int, str]] = set()
+        self._logged: set[tuple[str, str]] = set()
         self._any_counted = False  # whether a reply ever has
 
     def start(
@@ -317,8 +317,7 @@ class MethodStrategy(FedAvg):
 
     def _tell(self, server_round: int, node: int, reason: str) -> None:
         """Log why a node takes no part in a round, once for each node and kind of reason."""
-        if (node, kind(reason)) not in self._logged:
-            self._logged.add((node, kind(reason)))
+        if is_news(str(node), reason, self._logged):
             log.warning("round %d: node %d takes no part: %s", server_round, node, reason)
 
 

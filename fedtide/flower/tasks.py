@@ -22,7 +22,7 @@ from fedtide.flower.messages import (
 from fedtide.ground.contract import SGD, metrics
 from fedtide.ground.contract.fit import FAREWELL, LEARNING_RATE, LOCAL_STEPS
 from strategies import Layout
-from strategies.core.flower_arguments import check_rule
+from strategies.core.flower_arguments import check_rule, is_plain
 from strategies.core.parameters import FlatParameters
 
 
@@ -104,8 +104,7 @@ class AppTasks:
     def is_plain(self, ins: FitIns) -> bool:
         """Whether a client that trains its weights as it always does follows this task."""
         changed = self._limits_steps(ins) or cast(FlatParameters, ins.parameters).extra
-        rule = ins.config.get(metrics.RULE, SGD.name)
-        return not changed and (rule == SGD.name or (rule == "proximal" and not ins.config.get("mu")))
+        return not changed and is_plain(str(ins.config.get(metrics.RULE, SGD.name)), ins.config)
 
     def _limits_steps(self, ins: FitIns) -> bool:
         """Whether the method itself says how many steps a client does."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -10,7 +10,7 @@ from flwr.common import MetricsAggregationFn, Scalar
 from flwr.server.client_manager import ClientManager
 
 from fedtide.ground.allowed import Checked, CountOrZero, Share
-from fedtide.ground.contract import SGD, FitConfig, Rule
+from fedtide.ground.contract import SGD, FitConfig
 from fedtide.ground.errors import SettingsError
 from strategies.core.options import Options
 
@@ -59,9 +59,9 @@ class FlowerArguments(Checked):
         return replace(config, own={**self.on_fit_config_fn(config.round), **config.own})
 
 
-def is_plain(rule: Rule, config: FitConfig) -> bool:
-    """Whether a client that trains its weights as it always does follows a rule."""
-    return rule.name == SGD.name or (rule.name == "proximal" and not config.own.get("mu"))
+def is_plain(rule: str, scalars: Mapping[str, Scalar]) -> bool:
+    """Whether a client that trains its weights as it always does follows a rule with these scalars."""
+    return rule == SGD.name or (rule == "proximal" and not scalars.get("mu"))
 
 
 def check_rule(method: str, client: str, rule: str, applied: object) -> None:

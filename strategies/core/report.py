@@ -55,11 +55,18 @@ class RoundReport:
     def warn(self, server_round: int, logged: set[tuple[str, str]]) -> None:
         """Name the replies that do not count in Flower's log, once for each client and kind of reason."""
         for client, reason in self.rejected:
-            warning = client, kind(reason)
-            if warning not in logged and len(logged) < MAX_WARNINGS:
-                logged.add(warning)
+            if is_news(client, reason, logged):
                 message = "round %d: the reply of client %s does not count: %s"
                 log(WARNING, message, server_round, client, reason)
+
+
+def is_news(name: str, reason: str, logged: set[tuple[str, str]]) -> bool:
+    """Whether this kind of reason has not been logged of somebody yet, and is noted as logged from now on."""
+    warning = name, kind(reason)
+    if warning in logged or len(logged) >= MAX_WARNINGS:
+        return False
+    logged.add(warning)
+    return True
 
 
 def kind(reason: str) -> str:

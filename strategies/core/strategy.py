@@ -225,7 +225,11 @@ class FlexibleStrategy(Method, Strategy):
 
     def _check_rule(self, results: FitResults) -> None:
         """Raise SettingsError if a client of an app has not followed the method's rule."""
-        if self._recorded or self.arguments.client_rule == "trust" or is_plain(self.rule, self._config):
+        if (
+            self._recorded
+            or self.arguments.client_rule == "trust"
+            or is_plain(self.rule.name, self._config.own)
+        ):
             return
         for proxy, result in results:
             if result.status.code == Code.OK and self.probe.weights is None:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from rich.console import Console
 
 from fedtide.config import Settings
-from fedtide.engine.checkpoints.resume import ResumeError, check_kept, needs_trust, what_changed
+from fedtide.engine.checkpoints.resume import ResumeError, check_kept, flags, what_changed
 from fedtide.engine.checkpoints.store import CheckpointStore
 from fedtide.engine.checkpoints.unsaved import Unsaved
 from fedtide.engine.observers import Observer, Record
@@ -138,8 +138,7 @@ class Checkpointing(Observer):
         """Return how to resume a run that has failed."""
         if self._saved < 0:
             return "there is no checkpoint"
-        trust = " --trust" if needs_trust(self.settings) else ""
-        return f"--resume {self.folder.path}{trust} continues after round {self._saved}"
+        return f"{flags(self.folder.path, self.settings)} continues after round {self._saved}"
 
     def close(self) -> None:
         self._store.close()

@@ -59,6 +59,11 @@ def needs_trust(settings: Settings) -> bool:
     return bool(settings.ray_address or dotted.named(settings.as_mapping()))
 
 
+def flags(path: Path, settings: Settings) -> str:
+    """Return the flags of the command line that resume a run with these settings."""
+    return f"--resume {path}{' --trust' if needs_trust(settings) else ''}"
+
+
 def check_kept(before: Mapping[str, Any], now: Mapping[str, Any], where: str) -> None:
     """Raise SettingsError if settings, by kebab-case key, have changed that a resumed run keeps."""
     changed = [
