@@ -24,11 +24,10 @@ from benchmarks.workloads import WORKLOADS, ensure_mnist, named_workloads, setti
 from clients.environment import ClientEnvironment, federated_data, model_builder
 from clients.gradients.autograd import Loop
 from clients.gradients.chain import Chain
-from clients.gradients.compiled import Compiled
 from clients.gradients.compiled_chain import CompiledChain
 from clients.gradients.flat import FlatModel
+from clients.gradients.linear import Compiled, StackedLinear
 from clients.gradients.oracle import CohortOracle
-from clients.gradients.stacked import DualLinear, StackedLinear
 from clients.simulated.jobs import Broadcast, Job
 from clients.simulated.virtual import VirtualClients
 from fedtide.config import Settings
@@ -36,7 +35,6 @@ from fedtide.ground.contract import FitConfig
 
 WAYS: dict[str, Callable[[FlatModel], CohortOracle]] = {
     "compiled": Compiled,
-    "dual": DualLinear,  # what --cohort stacked is
     "stacked": StackedLinear,
     "compiled-chain": CompiledChain,
     "chain": Chain,
@@ -44,7 +42,6 @@ WAYS: dict[str, Callable[[FlatModel], CohortOracle]] = {
 }
 SIZES = {
     "compiled": (128,),
-    "dual": (2, 4, 8, 16, 32, 64),
     "stacked": (2, 4, 8, 16, 32, 64),
     "compiled-chain": (1,),
     "chain": (1,),
@@ -62,11 +59,9 @@ class Comparison(NamedTuple):
 
 
 COMPARISONS = (
-    Comparison("fedlaavg", "compiled", "dual", 100),
-    Comparison("fedlaavg", "dual", "stacked", 100),
+    Comparison("fedlaavg", "compiled", "stacked", 100),
     Comparison("fedlaavg", "stacked", "loop", 100),
-    Comparison("2nn", "compiled", "dual", 20),
-    Comparison("2nn", "dual", "stacked", 20),
+    Comparison("2nn", "compiled", "stacked", 20),
     Comparison("2nn", "stacked", "loop", 20),
     Comparison("lenet", "compiled-chain", "chain", 12),
     Comparison("lenet", "chain", "loop", 12),

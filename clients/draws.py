@@ -21,7 +21,6 @@ class BatchIndices(NamedTuple):
 
     indices: Indices  # of the examples of all steps, concatenated
     lengths: NDArray[np.intp]  # (s,), number of examples in each step's batch
-    num_distinct: int  # number of distinct indices
     changes: NDArray[np.int64] | None = None  # of each example at random, see `fedtide.tasks.Augmentation`
     seeds: NDArray[np.int64] | None = None  # (s,), of what the model draws in each step, as for dropout
 
@@ -38,11 +37,6 @@ class BatchIndices(NamedTuple):
         together.
         """
         return _rounded_up(max(self.lengths.tolist()))
-
-    @property
-    def padded_distinct(self) -> int:
-        """Number U to which the distinct examples are padded, rounded up as `padded_length` is."""
-        return _rounded_up(self.num_distinct)
 
 
 @lru_cache(maxsize=1024)
@@ -65,7 +59,7 @@ def draw_batches(num_examples: int, batch_size: int, steps: int, rng: np.random.
     lengths, epochs, total = _lengths(num_examples, batch_size, steps)
     passes = [rng.permutation(num_examples) for _ in range(epochs)]
     indices = passes[0] if epochs == 1 else np.concatenate(passes)
-    return BatchIndices(indices[:total], lengths, min(total, num_examples))
+    return BatchIndices(indices[:total], lengths)
 
 
 @lru_cache(maxsize=1024)

@@ -187,8 +187,7 @@ def test_gradients(data: Path, tmp_path: Path) -> None:
     content, shown = run("gradients", *tiny, file=tmp_path / "g.json")
     compared = [(r["workload"], *r["ways"]) for r in content["results"]]
     assert compared == [
-        ("fedlaavg", "compiled", "dual"),
-        ("fedlaavg", "dual", "stacked"),
+        ("fedlaavg", "compiled", "stacked"),
         ("fedlaavg", "stacked", "loop"),
         ("lenet", "compiled-chain", "chain"),
         ("lenet", "chain", "loop"),

@@ -16,11 +16,9 @@ from torch import nn
 from clients.draws import draw_batches
 from clients.gradients.autograd import Loop
 from clients.gradients.batches import CohortBatches
-from clients.gradients.compiled import Compiled
 from clients.gradients.flat import FlatModel
+from clients.gradients.linear import Compiled
 from clients.gradients.machine_code import compiled
-from clients.gradients.oracle import CohortOracle
-from clients.gradients.stacked import DualLinear
 from clients.rules import SGD
 from clients.rules.base import Correction
 from clients.simulated.cohort import run
@@ -49,20 +47,18 @@ def linear(*widths: int, bias: bool = True) -> FlatModel:
     return FlatModel(nn.Sequential(*[part for layer in layers for part in (layer, nn.ReLU())][:-1]).double())
 
 
-def check_steps(
-    oracle: CohortOracle, steps: list[int], batch_size: int, examples: int, made: Correction, apart: bool
-) -> None:
+def check_steps(model: FlatModel, steps: list[int], batch_size: int, made: Correction, apart: bool) -> None:
     """All steps of some clients, which may start from weights of their own."""
-    model, count, rng = oracle.model, len(steps), np.random.default_rng(2)
+    count, rng = len(steps), np.random.default_rng(2)
     inputs = torch.from_numpy(rng.normal(size=(30, model.module[0].in_features)))
     labels = torch.from_numpy(rng.integers(model.module[-1].out_features, size=30))
-    drawn = [draw_batches(examples, batch_size, s, rng) for s in steps]
+    drawn = [draw_batches(13, batch_size, s, rng) for s in steps]
     batches = CohortBatches(inputs, labels, drawn, torch.float64)
     rate = 0.1 + 0.05 * torch.arange(count, dtype=torch.float64)[:, None]
     start = model.vector.expand(count, -1) + apart * torch.arange(count)[:, None]
     rule = type("Rule", (WithCorrection,), {"made": made})(start, [], CONFIG, {})
     y, other = torch.full_like(start, torch.nan), start.clone()
-    losses, norms = oracle.run_fused(y, start, rate, batches, made)
+    losses, norms = Compiled(model).run_fused(y, start, rate, batches, made)
     expected, expected_norms = run(rule, Loop(model), batches, other, rate)
     torch.testing.assert_close(y, other, rtol=1e-9, atol=1e-11)
     torch.testing.assert_close(losses, expected, rtol=1e-9, atol=1e-12)
@@ -72,7 +68,7 @@ def check_steps(
 @settings(max_examples=60)
 @example([9, 4], 5, [4, 2], True, 0.3, "own", False)
 @example([4, 3], 0, [2], False, 0.0, "none", True)
-@example([4, 30, 3], 0, [6], True, 0.0, "none", False)  # the dual form
+@example([4, 30, 3], 0, [6], True, 0.0, "none", False)
 @given(
     widths=st.lists(st.integers(2, 40), min_size=2, max_size=4),
     batch_size=st.integers(0, 14),
@@ -95,13 +91,7 @@ def test_compiled_steps_are_those_of_autograd(
     model = linear(*widths, bias=bias)
     shape = {"none": (), "one": (len(model.vector),), "own": (len(steps), len(model.vector))}[direction]
     along = torch.linspace(-1, 1, int(np.prod(shape)), dtype=torch.float64).view(shape) if shape else None
-    check_steps(Compiled(model), steps, batch_size, 13, Correction(strength, along), apart)
-
-
-@given(examples=st.integers(1, 30), steps=STEPS, hidden=st.booleans(), bias=st.booleans())
-def test_dual_steps_are_those_of_autograd(examples: int, steps: list[int], hidden: bool, bias: bool) -> None:
-    widths = [9, 50, 7, 4] if hidden else [9, 4]
-    check_steps(DualLinear(linear(*widths, bias=bias)), steps, 3, examples, Correction(), False)
+    check_steps(model, steps, batch_size, Correction(strength, along), apart)
 
 
 def test_code_that_cannot_be_kept_is_compiled_anew() -> None:

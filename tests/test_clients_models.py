@@ -59,7 +59,6 @@ def test_dropout_crops_and_running_means_are_the_clients_own(model: str) -> None
 
 @pytest.mark.parametrize(("cohort", "model"), TOGETHER)
 def test_a_cohort_returns_what_each_client_returns_alone(cohort: str, model: str) -> None:
-    """The dual form of stacked layers takes the same examples in all steps: with crops it is not used."""
     alone, together = fit(clients(model, "loop")), fit(clients(model, cohort))
     order = [update.client for update in together.updates]
     np.testing.assert_allclose(together.vectors, alone.vectors[order], rtol=1e-4, atol=1e-5)

@@ -13,7 +13,7 @@ from clients.gradients.autograd import Loop, Vmap
 from clients.gradients.batches import Batch
 from clients.gradients.chain import Chain
 from clients.gradients.flat import FlatModel, as_tensor
-from clients.gradients.stacked import StackedLinear
+from clients.gradients.linear import StackedLinear
 from clients.simulated.evaluation import check_outputs
 from fedtide.tasks import BinaryCrossEntropy, Criterion, CrossEntropy, Dataset, Metric, SquaredError
 

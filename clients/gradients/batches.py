@@ -72,21 +72,6 @@ class CohortBatches:
         lengths = self.lengths[t, :count]
         return Batch(inputs, self.targets[t, :count], self.weights[t, :count], lengths, seeds or None)
 
-    def distinct_inputs(self) -> tuple[Tensor, Tensor]:
-        """Return the inputs of each client's U distinct examples, and which of them each step uses.
-
-        The shapes are (K, U, *input_shape) and (T, K, B); U is the clients' common `padded_distinct`.
-        """
-        distinct = np.zeros((len(self.clients), self.clients[0].padded_distinct), np.int64)
-        positions = []
-        for k, client in enumerate(self.clients):
-            own, inverse = np.unique(client.indices, return_inverse=True)
-            distinct[k, : len(own)] = own
-            positions.append(inverse)
-        flat = torch.from_numpy(distinct).to(self.inputs.device).view(-1)
-        inputs = self.inputs.index_select(0, flat).view(*distinct.shape, *self.inputs.shape[1:])
-        return inputs, self._by_step(positions)
-
     def _by_step(self, values: Sequence[Indices]) -> Tensor:
         """Arrange one number per example of each client by step, shape (T, K, B), padded with 0."""
         padded = _padded(values, self.lengths.T, self.clients[0].padded_length)

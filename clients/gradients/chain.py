@@ -17,7 +17,7 @@ from torch.nn import functional
 from clients.gradients.batches import Batch
 from clients.gradients.flat import FlatModel
 from clients.gradients.oracle import CohortOracle
-from clients.gradients.structure import plain_sequence
+from clients.gradients.proof import plain_sequence
 from clients.rules.base import Change
 from fedtide.ground.errors import SettingsError
 

@@ -1,15 +1,14 @@
 """The gradients of a cohort of clients, each at its own weights: the interface of all oracles.
 
 `Loop` trains one client after the other, `Vmap` vectorises the model over the clients. Sequences of layers
-have their backward pass written out: `StackedLinear` and `DualLinear` for linear layers, with all clients in
-the same calls, `Chain` for other layers, one client after the other. `CompiledChain` has its convolutions in
-machine code, `Compiled` all steps of linear layers. They agree up to the rounding of sums.
+have their backward pass written out: `StackedLinear` for linear layers, with all clients in the same calls,
+`Chain` for other layers, one client after the other. `CompiledChain` has its convolutions in machine code,
+`Compiled` all steps of linear layers. They agree up to the rounding of sums.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Hashable
 
 import numpy as np
 import torch
@@ -19,8 +18,7 @@ from torch import Tensor
 from clients.draws import BatchIndices
 from clients.gradients.batches import Batch, CohortBatches
 from clients.gradients.flat import FlatModel, one_thread
-from clients.gradients.proof import prove
-from clients.gradients.structure import obstacle
+from clients.gradients.proof import obstacle, prove
 from clients.rules.base import Change, Correction
 from clients.rules.vectors import subtract
 from fedtide.ground.errors import SettingsError
@@ -53,14 +51,6 @@ class CohortOracle(ABC):
             raise  # which says nothing about the model
         except (RuntimeError, ValueError, IndexError, TypeError) as error:
             raise error if isinstance(error, SettingsError) else ValueError(str(error)) from None
-
-    def cohort_key(self, indices: BatchIndices) -> Hashable:
-        """Return what clients of one cohort must have in common, padded length and `buffer_size` included."""
-        return indices.padded_length
-
-    def buffer_size(self, indices: BatchIndices, input_size: int) -> int:
-        """Return how many numbers a client's examples occupy at a time, for inputs of this size."""
-        return indices.padded_length * input_size
 
     def fuses_steps(self, indices: BatchIndices, corrected: bool = False) -> bool:
         """Return whether `run_fused` should do all steps of a client; `corrected`: with a correction."""

@@ -53,12 +53,11 @@ def _made_by(where: str, summary: str) -> Callable[[FlatModel], CohortOracle]:
 
 ORACLES = {
     "compiled": _made_by(
-        "compiled.Compiled",
+        "linear.Compiled",
         "Linear layers and ReLUs on a CPU: all steps of a client in compiled code, on all cores (Numba).",
     ),
     "stacked": _made_by(
-        "stacked.DualLinear",
-        "Linear layers and ReLUs, all clients in the same calls; the first layer once for all steps of SGD.",
+        "linear.StackedLinear", "Linear layers and ReLUs, all clients in the same calls, one step at a time."
     ),
     "vmap": _made_by(
         "autograd.Vmap",

@@ -1,7 +1,10 @@
-"""Whether an oracle computes the gradients of autograd: tried on real examples before a run uses it.
+"""Whether a model can be trained by other means than autograd: what it consists of, then a trial.
 
-What a model is made of (`structure`) does not say all: a class may have been changed while the program runs,
-a library may have a defect. A wrong gradient trains as fast as a right one, and nothing else would notice.
+A hook, a parametrisation or a pruning mask changes what a layer computes, and nothing in the layer's type or
+sizes says so. Fast gradients know none of these: models that have one are trained by autograd, which does.
+Structure does not say all: a class may have been changed while the program runs, a library may have a defect.
+A wrong gradient trains as fast as a right one, and nothing else would notice. So an oracle is tried on real
+examples before a run uses it.
 """
 
 from __future__ import annotations
@@ -10,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from clients.draws import BatchIndices
 from clients.gradients.batches import Batch, CohortBatches
@@ -27,9 +30,60 @@ ON_GPUS = 2e-2  # where convolutions may be computed with ten bits
 STEP = 0.1  # of the weights' norm: rounding them is far below the tolerance
 FLAT = 0.1  # a gradient of a smaller norm may be mostly rounding, as where a model fits its examples
 
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+_GLOBAL_HOOKS = tuple(f"_global{kind}" for kind in _HOOKS)
+_OF_WEIGHTS = ("_backward_hooks", "_post_accumulate_grad_hooks")
+
 
 class DiffersError(SettingsError):
     """An oracle computes other gradients than autograd."""
+
+
+def obstacle(model: FlatModel) -> str:
+    """Return what keeps a model from being trained by other means than autograd; empty: nothing that shows.
+
+    That is a hook of a layer, a container, a weight or of all modules, a `forward` that was set on one
+    object, as `torch.compile` does, or a buffer, which training may change. Parts that are frozen change
+    none.
+    """
+    if any(getattr(nn.modules.module, hooks) for hooks in _GLOBAL_HOOKS):
+        return "all modules have a hook"
+    inert = {*model.frozen_parts}
+    for name, part in model.module.named_modules():
+        where = f"layer {name}" if name else "the model"
+        if any(getattr(part, hooks) for hooks in _HOOKS):
+            return f"{where} has a hook"
+        if "forward" in vars(part) or part._compiled_call_impl is not None:
+            return f"{where} has a forward of its own"
+        if part not in inert and any(True for _ in part.buffers(recurse=False)):
+            return f"{where} has buffers"
+    for name, weight in model.module.named_parameters():
+        if any(getattr(weight, hooks) for hooks in _OF_WEIGHTS):
+            return f"weight {name} has a hook"
+    return ""
+
+
+def plain_sequence(module: nn.Module) -> list[nn.Module] | None:
+    """Return the layers of an `nn.Sequential` if the parameters are those that they compute with, in order.
+
+    These are each layer's weight, (o, ...), and its bias, (o,), if it has one; all are trained, and none is
+    of two layers. None: the model is anything else. What kinds of layers they are is not looked at.
+    """
+    if type(module) is not nn.Sequential:
+        return None
+    layers = [*module]
+    pairs = [(getattr(layer, "weight", None), getattr(layer, "bias", None)) for layer in layers]
+    own = [tensor for pair in pairs for tensor in pair if tensor is not None]
+    whole = [*module.parameters()]
+    if len(own) != len(whole) or any(
+        a is not b or not b.requires_grad for a, b in zip(own, whole, strict=True)
+    ):
+        return None
+    return layers if all(_fits(*pair) for pair in pairs) else None
+
+
+def _fits(weight: Tensor | None, bias: Tensor | None) -> bool:
+    return bias is None or (weight is not None and bias.shape == weight.shape[:1])
 
 
 def prove(oracle: CohortOracle, examples: Examples, fused: bool = True) -> None:
@@ -87,7 +141,7 @@ def _difference(oracle: CohortOracle, inputs: Tensor, targets: Tensor, fused: bo
 
 def _all_twice(count: int) -> BatchIndices:
     """Two steps, each with all of so many examples."""
-    return BatchIndices(np.tile(np.arange(count), 2), np.full(2, count), count)
+    return BatchIndices(np.tile(np.arange(count), 2), np.full(2, count))
 
 
 def _by_autograd(model: FlatModel, y: Tensor, batch: Batch) -> Tensor:

@@ -36,17 +36,15 @@ class Trained(NamedTuple):
     sends_weights: bool
 
 
-def cohorts(
-    jobs: Sequence[PreparedJob], limit: int, input_size: int, oracle: CohortOracle
-) -> list[list[PreparedJob]]:
+def cohorts(jobs: Sequence[PreparedJob], limit: int, input_size: int) -> list[list[PreparedJob]]:
     """Divide clients into cohorts of up to `limit`; fewer where the examples of a step take much memory."""
     groups: dict[Hashable, list[PreparedJob]] = {}
     for job in jobs:
-        groups.setdefault((oracle.cohort_key(job.batches), _cohort_key(job)), []).append(job)
+        groups.setdefault(_cohort_key(job), []).append(job)
     divided: list[list[PreparedJob]] = []
     for group in groups.values():
         group.sort(key=lambda member: (-len(member.batches.lengths), member.job.client))
-        most = max(1, min(limit, _BLOCK // oracle.buffer_size(group[0].batches, input_size)))
+        most = max(1, min(limit, _BLOCK // (group[0].batches.padded_length * input_size)))
         count = -(-len(group) // most)
         size = -(-len(group) // count)
         divided += [group[start : start + size] for start in range(0, len(group), size)]
@@ -54,10 +52,10 @@ def cohorts(
 
 
 def _cohort_key(prepared: PreparedJob) -> Hashable:
-    """Equal for clients whose rules allow them to be in one cohort."""
-    job = prepared.job
+    """Equal for clients that may be in one cohort."""
+    job, length = prepared.job, prepared.batches.padded_length
     shapes, starts_alone = tuple(array.shape for array in job.arrays), job.weights is not None
-    return job.config.common, tuple(prepared.memory.committed), shapes, starts_alone, job.until
+    return length, job.config.common, tuple(prepared.memory.committed), shapes, starts_alone, job.until
 
 
 def train(

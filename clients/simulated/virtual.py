@@ -111,7 +111,7 @@ class VirtualClients:
         parts: list[Updates] = []
         count, sends_weights = 0, True
         too_many: list[int] = []  # sizes of cohorts for which memory did not suffice
-        queue = cohorts(prepared, self.limit, int(np.prod(self.data.input_shape)), self.oracle)[::-1]
+        queue = cohorts(prepared, self.limit, int(np.prod(self.data.input_shape)))[::-1]
         with one_thread(), own_draws(self.model.device) if self.draws else nullcontext():
             while queue:
                 cohort = queue.pop()

@@ -1,13 +1,15 @@
-"""Linear layers and ReLUs for many clients in the same calls, with the backward pass written out.
+"""Linear layers and ReLUs, with the backward pass written out, for many clients.
 
-Such a model is limited by the memory traffic of its weights. So a step reads each client's weights for the
-forward pass, and updates them in place by the product of two thin matrices: the gradient is never stored.
+`StackedLinear` trains all clients in the same calls, one step at a time. Such a model is limited by the
+memory traffic of its weights: a step reads each client's weights for the forward pass, and updates them in
+place by the product of two thin matrices, so the gradient is never stored. `Compiled` does all steps of a
+client in code that Numba has compiled (`linear_sgd`), with the clients on all cores.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable
-from typing import NamedTuple
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -17,10 +19,13 @@ from torch import Tensor, nn
 from clients.draws import BatchIndices
 from clients.gradients.batches import Batch, CohortBatches
 from clients.gradients.flat import FlatModel
-from clients.gradients.oracle import CohortOracle, update_norms
-from clients.gradients.structure import plain_sequence
+from clients.gradients.oracle import CohortOracle
+from clients.gradients.proof import plain_sequence
 from clients.rules.base import Change, Correction
 from fedtide.ground.errors import SettingsError
+from fedtide.tasks.criteria import CrossEntropy
+
+MAX_THREADS = 16  # more would wait for memory
 
 
 class LinearViews(NamedTuple):
@@ -130,24 +135,11 @@ class StackedLinear(CohortOracle):
     def _backpropagate(
         self, views: list[LinearViews], inputs: Tensor, targets: Tensor, weights: Tensor
     ) -> tuple[list[Tensor], list[Tensor], Tensor]:
-        """As `backpropagate`, with the inputs of the first layer before those of the others."""
-        x = inputs.flatten(2)
-        others, errors, losses = self.backpropagate(views, linear(views[0], x), targets, weights)
-        return [x, *others], errors, losses
-
-    def backpropagate(
-        self, views: list[LinearViews], first: Tensor, targets: Tensor, weights: Tensor
-    ) -> tuple[list[Tensor], list[Tensor], Tensor]:
-        """Do the forward pass after the first layer's product `first`, (A, B, o), and the backward pass.
-
-        Return the inputs (A, B, i) of all layers but the first, the derivatives of the losses with respect to
-        the outputs (A, B, o) of all layers, and the losses (A,). `first` is overwritten.
-        """
-        inputs, x = [], first
-        for position, layer in enumerate(self.layers):
-            if position:
-                inputs.append(x)
-                x = linear(views[position], x)
+        """Return each layer's inputs (A, B, i), the derivatives in its outputs (A, B, o), and losses (A,)."""
+        layer_inputs, x = [], inputs.flatten(2)
+        for layer, of_layer in zip(self.layers, views, strict=True):
+            layer_inputs.append(x)
+            x = linear(of_layer, x)
             if layer.relu:
                 x = x.relu_()
         error, losses = self.model.criterion.error(x, targets, weights)
@@ -155,9 +147,9 @@ class StackedLinear(CohortOracle):
         for position in range(len(self.layers) - 1, 0, -1):
             error = torch.bmm(error, views[position].weight)
             if self.layers[position - 1].relu:
-                error.mul_(inputs[position - 1] > 0)
+                error.mul_(layer_inputs[position] > 0)
             errors.append(error)
-        return inputs, errors[::-1], losses
+        return layer_inputs, errors[::-1], losses
 
 
 def linear(views: LinearViews, x: Tensor) -> Tensor:
@@ -174,72 +166,100 @@ def subtract_gradient(views: LinearViews, errors: Tensor, x: Tensor) -> None:
         views.bias.sub_(errors.sum(1))
 
 
-class DualLinear(StackedLinear):
-    """Linear layers, the first of which is in its dual form while a client trains by plain SGD.
+class Compiled(StackedLinear):
+    """Linear layers with ReLUs between them and cross-entropy: all steps of a client in compiled code.
 
-    SGD subtracts products of errors and inputs from the weights: after any number of steps they are W - E'X.
-    The rows of X are the client's examples, those of E the scaled errors of each example, summed over the
-    steps. The first layer's inputs X are data and do not change, so that its outputs are XW' - (XX')E, and
-    XW' and XX' are computed once. The first layer holds most of such a model's weights; they are read before
-    the first step and written after the last, and products of many examples make better use of a processor.
+    Clients train on all cores. Rules that do more in a step than correct its gradient train in the single
+    steps of `StackedLinear`.
     """
 
-    max_work = 1.5  # times the operations of single steps: larger products are that much faster
-
-    def cohort_key(self, indices: BatchIndices) -> Hashable:
-        return indices.padded_length, indices.padded_distinct if self.uses_dual(indices) else None
-
-    def buffer_size(self, indices: BatchIndices, input_size: int) -> int:
-        if not self.uses_dual(indices):
-            return super().buffer_size(indices, input_size)
-        distinct = indices.padded_distinct
-        return distinct * (input_size + distinct + 2 * self.layers[0].out_features)  # X, XX', XW' and E
+    def __init__(self, model: FlatModel) -> None:
+        super().__init__(model)
+        *lower, last = self.layers
+        fits = all(layer.relu and layer.has_bias == last.has_bias for layer in lower)
+        fits &= type(model.criterion) is CrossEntropy
+        if not fits or model.device.type != "cpu" or model.vector.dtype not in (torch.float32, torch.float64):
+            raise SettingsError(
+                "the model is not a sequence of linear layers with ReLUs between them, all "
+                "with biases or none, and cross-entropy, in single or double precision on a CPU; use cohort "
+                "stacked"
+            )
+        try:
+            from clients.gradients import linear_sgd
+        except ImportError as error:
+            raise SettingsError(f"{error}; pip install numba, or use cohort stacked") from None
+        self._kernels = linear_sgd
+        self.widths = np.array([self.layers[0].in_features, *(layer.out_features for layer in self.layers)])
+        self.threads = min(MAX_THREADS, torch.get_num_threads())
+        self._others = ThreadPoolExecutor(max(1, self.threads - 1))  # none is started before it is needed
 
     def fuses_steps(self, indices: BatchIndices, corrected: bool = False) -> bool:
-        return not corrected and self.uses_dual(indices)
-
-    def uses_dual(self, indices: BatchIndices) -> bool:
-        """Return whether the dual form does not take many more operations than single steps.
-
-        They are counted, not timed, so that the same work gives the same bits on every machine.
-        """
-        if indices.changes is not None:  # which changes the examples in every step
-            return False
-        first, distinct, total = self.layers[0], indices.padded_distinct, len(indices.indices)
-        single = 2 * total * first.in_features * first.out_features
-        once = distinct * first.in_features * (distinct + 2 * first.out_features)
-        return once + total * distinct * first.out_features <= self.max_work * single
+        """Return whether the examples stay the same in all steps."""
+        return indices.changes is None
 
     def run_fused(
         self, y: Tensor, start: Tensor, rate: Tensor, batches: CohortBatches, correction: Correction
     ) -> tuple[Tensor, NDArray[np.float64]]:
-        y.copy_(start)
-        x, positions = batches.distinct_inputs()
-        x, active = x.flatten(2), y
-        # Of `start` and not of y: if all rows are one, it stays in the cache.
-        at_start = linear(self.layers[0].views(start), x)
-        products = torch.bmm(x, x.transpose(1, 2)).add_(self.layers[0].has_bias)  # a bias has inputs of one
-        errors = torch.zeros_like(at_start)
-        losses = y.new_zeros(positions.shape[:2])
-        rows = positions + (torch.arange(len(y), device=y.device) * x.shape[1])[:, None]
-        for t, count in enumerate(batches.counts):
-            if count < len(active):
-                active = y[:count]
-            views, of_step = self.views(active), rows[t, :count].reshape(-1)
-            first = _rows(at_start, of_step, count).baddbmm_(
-                _rows(products, of_step, count), errors[:count], alpha=-1
-            )
-            inputs, (error, *others), losses[t, :count] = self.backpropagate(
-                views, first, batches.targets[t, :count], batches.weights[t, :count]
-            )
-            scale = rate[:count, :, None]
-            for upper, h, other in zip(views[1:], inputs, others, strict=True):
-                subtract_gradient(upper, other.mul_(scale), h)
-            errors.view(-1, errors.shape[2]).index_add_(0, of_step, error.mul_(scale).flatten(0, 1))
-        subtract_gradient(self.views(y)[0], errors, x)
-        return losses, update_norms(y, start)
+        losses, norms = y.new_zeros(batches.indices.shape[:2]), np.zeros(len(y))
+        direction = correction.direction if correction.direction is not None else y.new_empty(0)
+        work = self._kernels.Work(
+            y.numpy(),
+            _rows(start),
+            correction.strength,
+            _rows(cast(Tensor, direction)),
+            rate.view(-1).numpy(),
+            batches.inputs.flatten(1).contiguous().numpy(),
+            batches.indices.numpy(),
+            batches.targets.numpy(),
+            batches.lengths,
+            losses.numpy(),
+            norms,
+        )
+        count = min(self.threads, len(y))
+        run = self._kernels.train_layers if len(self.layers) > 1 else self._kernels.train
+
+        def train(first: int) -> None:
+            space = self._space(batches.indices.shape[2])
+            run(work, *space, first, count)
+
+        # Clients are sorted by their steps, so that every count-th make equal shares. This thread does one of
+        # them: if it waited, two others would often share the core that it leaves.
+        others = [self._others.submit(train, first) for first in range(1, count)]
+        train(0)
+        for other in others:
+            other.result()
+        return losses, norms
+
+    def _space(self, padded_length: int) -> list[Any]:
+        """Return room for the weights, activations and errors of a client, see `linear_sgd`."""
+        batch, widths, line = _up(padded_length, 10), self.widths.tolist(), self._kernels.LINE
+
+        def zeros(*shape: int) -> NDArray[Any]:
+            return torch.zeros(shape, dtype=self.model.vector.dtype).numpy()
+
+        if len(self.layers) == 1:
+            size, classes = widths
+            even = _up(classes, 2)
+            return [zeros(even * _up(size, line)), zeros(classes), zeros(even, batch)]
+        tens, pitches = [_up(width, 10) for width in widths[1:]], [_up(width, line) for width in widths[:-1]]
+        return [
+            self.widths,
+            self.layers[0].has_bias,
+            zeros(sum(m * n for m, n in zip(tens, pitches, strict=True))),
+            zeros(sum(tens)),
+            zeros(sum(tens), batch),
+            zeros(len(tens), batch * max(pitches[1:])),
+            zeros(batch, max(tens)),
+        ]
 
 
-def _rows(values: Tensor, rows: Tensor, count: int) -> Tensor:
-    """Select rows of (A, U, n) values, numbered over all A clients, as (count, B, n)."""
-    return values.view(-1, values.shape[2]).index_select(0, rows).view(count, -1, values.shape[2])
+def _up(number: int, unit: int) -> int:
+    """Round up to a multiple of a unit."""
+    return -(-number // unit) * unit
+
+
+def _rows(vectors: Tensor) -> NDArray[Any]:
+    """Return vectors (K, M) as they are, and one vector for all clients, (M,) or expanded, as (1, M)."""
+    if vectors.dim() == 1:
+        return vectors[None].numpy()
+    return (vectors[:1] if not vectors.stride(0) else vectors).contiguous().numpy()
