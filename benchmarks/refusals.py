@@ -35,7 +35,7 @@ APP = '''
 import numpy as np
 from flwr.client import ClientApp
 
-from clients.torch_client import FlexibleClient, client_fn as ours
+from clients.torch_client import client_fn as ours
 from flwr.common import ndarrays_to_parameters, parameters_to_ndarrays
 
 

@@ -10,41 +10,30 @@ at most so many local steps per round.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 from flwr.app import Context
-from flwr.client import Client, ClientApp
-from flwr.common import (
-    Code,
-    EvaluateIns,
-    EvaluateRes,
-    FitIns,
-    FitRes,
-    GetPropertiesIns,
-    GetPropertiesRes,
-    Status,
-    ndarrays_to_parameters,
-)
+from flwr.client import ClientApp
 from numpy.typing import NDArray
 
 from clients import single
+from clients.client import FlexibleClient
 from clients.device import local_data
 from clients.device.local_data import DataSpec, LocalData
 from clients.device.node import Node, make_node
 from clients.device.numpy_model import LinearLayers, evaluate
 from clients.draws import client_rng, draw_batches, draw_fisher
+from clients.memory.handshake import Memory
 from clients.rules.vectors import Vector, as_array
-from fedtide.ground.contract import FitConfig, metrics
+from clients.single import Trained
+from fedtide.ground.contract import FitConfig, Scalar, metrics
 from fedtide.ground.one_object import one_object
 
-OK = Status(Code.OK, "")
 
-
-class NumPyTrainer(Client):
+class NumPyClient(FlexibleClient):
     """A client that trains linear layers on its own examples; without `held_out` they also evaluate it.
 
     It does at most `max_steps` local steps per round; 0: as many as it is asked for. `model` is what the run
@@ -60,23 +49,19 @@ class NumPyTrainer(Client):
         max_steps: int = 0,
         model: str = "",
     ) -> None:
-        self.node, self.data, self.held_out = node, data, held_out or data
+        super().__init__(node)
+        self.data, self.held_out = data, held_out or data
         self.seed, self.max_steps, self.model = seed, max_steps, model
 
-    def get_properties(self, ins: GetPropertiesIns) -> GetPropertiesRes:
-        """Return which client this is; the server asks each node once."""
-        return GetPropertiesRes(OK, {metrics.CLIENT_ID: self.node.client})
-
-    def fit(self, ins: FitIns) -> FitRes:
-        """Do the local steps of the method until the deadline.
+    def train(
+        self, config: FitConfig, arrays: list[NDArray[Any]], memory: Memory | None, until: float | None
+    ) -> Trained:
+        """See `FlexibleClient.train`.
 
         A ValueError says that the task is impossible, the model is not one of these, or there are no
-        examples, an OSError that the client's memory cannot be kept.
+        examples.
         """
-        start = time.monotonic()
-        config, arrays = single.read(ins)
-        weights, _ = config.split(arrays)
-        model, n = self._model(config, weights), len(self.data.y)
+        model, n = self._model(config, config.split(arrays)[0]), len(self.data.y)
         planned = config.planned_steps(n)
         steps = min(planned, self.max_steps or planned)
         losses: list[float] = []
@@ -85,34 +70,30 @@ class NumPyTrainer(Client):
             arrays,
             self._gradients(model, config, steps, losses),
             n,
-            self.node.memory(config),
+            memory,
             as_vector=np.asarray,
             steps=steps,
             fisher=lambda at: model.fisher(
                 as_array(at), *self._examples(draw_fisher(n, config, self.node.client, self.seed))
             ),
+            until=until,
             stop=self.node.stopping,
         )
-        seconds = time.monotonic() - start
-        if done.memory is not None and not config.farewell:
-            self.node.keep(config, done.memory)
-        reply = ndarrays_to_parameters(done.arrays)
-        reported = {**done.reported, metrics.CLIENT_ID: self.node.client}
         if losses:
-            reported |= {metrics.TRAIN_LOSS: float(np.mean(losses)), metrics.FINAL_LOSS: losses[-1]}
-            reported[metrics.RMS_LOSS] = float(np.sqrt(np.mean(np.square(losses))))
-            self.node.worked(len(losses), seconds, sum(map(len, reply.tensors)))
-        return FitRes(OK, reply, n, reported | self.node.closing_metrics(config, start))
+            done.reported[metrics.TRAIN_LOSS] = float(np.mean(losses))
+            done.reported[metrics.FINAL_LOSS] = losses[-1]
+            done.reported[metrics.RMS_LOSS] = float(np.sqrt(np.mean(np.square(losses))))
+        return done
 
-    def evaluate(self, ins: EvaluateIns) -> EvaluateRes:
-        """Evaluate this client's model, the personal one where the method has one, on what it held out."""
-        config, arrays = single.read(ins)
-        weights, _ = config.split(arrays)
-        model, held_out = self._model(config, weights), self.held_out
-        own = single.personal_weights(ins, self.node.memory(config), as_vector=np.asarray)
+    def score(
+        self, config: FitConfig, arrays: list[NDArray[Any]], memory: Memory | None
+    ) -> tuple[float, int, dict[str, Scalar]]:
+        """See `FlexibleClient.score`; the examples are those that it held out."""
+        model, held_out = self._model(config, config.split(arrays)[0]), self.held_out
+        own = single.personal(config, arrays, memory, np.asarray)
         logits = model.logits(np.concatenate([array.ravel() for array in own]), _rows(held_out.x))
         loss, accuracy = evaluate(logits, held_out.y)
-        return EvaluateRes(OK, loss, len(held_out.y), {metrics.ACCURACY: accuracy})
+        return loss, len(held_out.y), {metrics.ACCURACY: accuracy}
 
     def _model(self, config: FitConfig, weights: list[NDArray[Any]]) -> LinearLayers:
         """Return the model that the server's weights are of, if it can be trained on the examples."""
@@ -169,7 +150,7 @@ def load(spec: DataSpec | None) -> LocalData:
     return LocalData((x / 16).astype(np.float32), y.astype(np.int64), 10, "the digits")
 
 
-def client_fn(context: Context) -> Client:
+def client_fn(context: Context) -> NumPyClient:
     """Make the client of a node; see the beginning of this file for its node config."""
     run, config = context.run_config, context.node_config
     num_clients = run.get("num-clients")
@@ -188,7 +169,7 @@ def client_fn(context: Context) -> Client:
         share = float(run.get("holdout", 0.2))
         data, held_out = data.hold_out(share, client_rng(seed, b"holdout", node.client, 0))
     max_steps, model = int(config.get("max-steps", 0)), str(run.get("model", ""))
-    return NumPyTrainer(node, data, held_out, seed, max_steps, model)
+    return NumPyClient(node, data, held_out, seed, max_steps, model)
 
 
 app = ClientApp(client_fn=client_fn, mods=[one_object])

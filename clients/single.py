@@ -93,10 +93,22 @@ def fit(
         The task is impossible, its rule is unknown, or the client does no local step: it then has nothing to
         send.
     """
+    start = time.monotonic()
     config, arrays = read(instruction)
+    until = None if config.deadline_seconds is None else start + config.deadline_seconds
     done = train(
-        config, arrays, repeat(gradient), num_examples, memory, steps=steps, fisher=fisher, as_vector=_tensor
+        config,
+        arrays,
+        repeat(gradient),
+        num_examples,
+        memory,
+        as_vector=_tensor,
+        steps=steps,
+        fisher=fisher,
+        until=until,
     )
+    if until is not None and not config.farewell:
+        done.reported[metrics.SECONDS] = time.monotonic() - start
     reply = FitRes(Status(Code.OK, ""), ndarrays_to_parameters(done.arrays), num_examples, done.reported)
     return reply, done.memory
 
@@ -107,6 +119,9 @@ class Trained(NamedTuple):
     arrays: list[NDArray[Any]]  # to send
     reported: dict[str, Any]  # the metrics of the reply, see `fedtide.ground.contract.metrics`
     memory: Memory | None  # see `fit`
+    num_examples: int
+    seconds: float  # that the local steps took
+    lost: bool = False  # whether the trace that the client replays loses the reply
 
 
 def train(
@@ -119,19 +134,20 @@ def train(
     as_vector: Callable[[NDArray[Any]], Vector],
     steps: int | None = None,
     fisher: Oracle = no_fisher,
+    until: float | None = None,
     stop: Callable[[], bool] | None = None,
 ) -> Trained:
     """Do one client's part of a round, as `fit`, given the parts of the message and each step's gradient.
 
     The rule and the gradients work on what `as_vector` makes of an array: `numpy.asarray` or
-    `torch.from_numpy`. `stop` is asked after each step of a task with a deadline.
+    `torch.from_numpy`. `until` and `stop` are those of `LocalDeadline`.
     """
     start = time.monotonic()
     weights, own = config.split(arrays)
     opened, resync = _open(memory, config, weights)
     reported: dict[str, Any] = {metrics.ROUND: config.round, metrics.RULE: config.rule}
     if config.farewell:
-        return Trained(list(opened.committed.values()), reported, memory)
+        return Trained(list(opened.committed.values()), reported, memory, num_examples, 0.0)
     planned = config.planned_steps(num_examples)
     wanted = planned if steps is None else min(steps, planned)
     if wanted < 1:
@@ -147,7 +163,6 @@ def train(
         as_vector,
         lambda at: of_weights(rule, _of_rows(fisher), y)(at),
     )
-    until = None if config.deadline_seconds is None else start + config.deadline_seconds
     oracles = ((1, _of_rows(gradient)) for _, gradient in zip(range(wanted), gradients, strict=False))
     done = do_steps(rule, y, oracles, rate, LocalDeadline(until, stop))
     extra, new = finish(rule, y, done, rate, [opened], [config.round])
@@ -155,17 +170,10 @@ def train(
     trained = len(weights) - config.buffer_arrays
     sent = [*(local if rule.sends_weights else local[trained:]), *(extra[0] if extra else [])]
     reported |= {metrics.STEPS: done} | ({metrics.RESYNC: True} if resync else {})
-    if until is not None:
-        reported[metrics.SECONDS] = time.monotonic() - start
-    return Trained(sent, reported, new[0] if new else None)
+    return Trained(sent, reported, new[0] if new else None, num_examples, time.monotonic() - start)
 
 
-def personal_weights(
-    instruction: EvaluateIns,
-    memory: Memory | None = None,
-    *,
-    as_vector: Callable[[NDArray[Any]], Vector] | None = None,
-) -> list[NDArray[Any]]:
+def personal_weights(instruction: EvaluateIns, memory: Memory | None = None) -> list[NDArray[Any]]:
     """Return the weights that the client is asked to evaluate, one array per tensor.
 
     Parameters
@@ -174,8 +182,6 @@ def personal_weights(
         What the server sent.
     memory
         As for `fit`.
-    as_vector
-        See `train`; default: `torch.from_numpy`.
 
     Returns
     -------
@@ -187,11 +193,19 @@ def personal_weights(
     ValueError
         The task is impossible, or its rule is unknown.
     """
-    config, arrays = read(instruction)
+    return personal(*read(instruction), memory, _tensor)
+
+
+def personal(
+    config: FitConfig,
+    arrays: list[NDArray[Any]],
+    memory: Memory | None,
+    as_vector: Callable[[NDArray[Any]], Vector],
+) -> list[NDArray[Any]]:
+    """Return `personal_weights`, given the parts of the message; for `as_vector` see `train`."""
     weights, own = config.split(arrays)
     opened, _ = _open(memory, config, weights)
-    as_vector, trained = as_vector or _tensor, _num_trained(config, weights)
-    vector = _flat(weights)
+    trained, vector = _num_trained(config, weights), _flat(weights)
     rule = make_rule(config, as_vector(vector[:, :trained]), [], [own], [opened], as_vector)
     vector[0, :trained] = as_array(rule.personal())[0]
     return _split(vector[0], weights)

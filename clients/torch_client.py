@@ -9,33 +9,21 @@ from typing import Any
 
 import numpy as np
 from flwr.app import Context
-from flwr.client import Client
-from flwr.common import (
-    Code,
-    EvaluateIns,
-    EvaluateRes,
-    FitIns,
-    FitRes,
-    GetPropertiesIns,
-    GetPropertiesRes,
-    Parameters,
-    Status,
-    ndarrays_to_parameters,
-)
 from numpy.typing import NDArray
 
-from clients import single
+from clients.client import FlexibleClient
 from clients.device.local_task import local_clients
 from clients.device.node import Node, make_node
 from clients.environment import ClientEnvironment, client_settings, federated_data, make_trace, model_builder
+from clients.memory.handshake import Memory
 from clients.rules import usable_memory
 from clients.simulated.jobs import Broadcast, Job
 from clients.simulated.virtual import VirtualClients
+from clients.single import Trained
 from fedtide.config import Settings
-from fedtide.ground.contract import FitConfig, metrics
+from fedtide.ground.contract import FitConfig, Scalar, metrics
 from traces import Trace
 
-OK = Status(Code.OK, "")
 log = logging.getLogger("flwr")
 
 
@@ -48,103 +36,80 @@ def environment(settings: Settings) -> tuple[VirtualClients, Trace]:
     return clients, make_trace(settings, data)
 
 
-class FlexibleClient(Client):
-    """One client, which trains on its own data, until the deadline where the task has one.
+class TorchClient(FlexibleClient):
+    """A client that trains with PyTorch, on a part of the run's data or on its device's own.
 
     Where the task says so, as in a simulation, it is there only as much as the run's trace says.
     """
 
     def __init__(self, settings: Settings, node: Node) -> None:
-        self.settings, self.node, self.client = client_settings(settings), node, node.client
+        super().__init__(node)
+        self.settings = client_settings(settings)
         self.trace = None if node.data else environment(self.settings)[1]
 
-    def get_properties(self, ins: GetPropertiesIns) -> GetPropertiesRes:
-        """Return which client this is."""
-        return GetPropertiesRes(OK, {metrics.CLIENT_ID: self.client})
-
-    def fit(self, ins: FitIns) -> FitRes:
-        """Train; if the client drops out, fails or loses its reply, the status is not OK."""
-        start = time.monotonic()
-        config, arrays = single.read(ins)
+    def train(
+        self, config: FitConfig, arrays: list[NDArray[Any]], memory: Memory | None, until: float | None
+    ) -> Trained | str:
+        """See `FlexibleClient.train`."""
         trace = self.trace if config.replay else None
         completion = 1.0 if config.completion is None else config.completion
         if trace is not None and config.completion is None:
-            completion = float(trace.round(config.round).completion[self.client])
-        until = None if config.deadline_seconds is None else start + config.deadline_seconds
+            completion = float(trace.round(config.round).completion[self.node.client])
         clients = self._clients(config, arrays)
-        job = self._job(clients, config, arrays, completion, until)
-        training = time.monotonic()
+        job = self._job(clients, config, arrays, memory, completion, until)
+        start = time.monotonic()
         answers = clients.fit(*job)
-        seconds = time.monotonic() - training
+        seconds = time.monotonic() - start
         if answers.failures:
             (failure,) = answers.failures
             if failure.trace:
                 _show(failure.trace)
-            return _no_reply(failure.reason)
+            return failure.reason
         (update,) = [*answers.updates, *answers.farewells]
-        if update.memory is not None:
-            try:
-                self.node.keep(config, update.memory)
-            except OSError as error:
-                return _no_reply(str(error))
         local = [part for vector in answers.vectors if len(vector) for part in clients.model.split(vector)]
-        reply = ndarrays_to_parameters([*local, *update.extra])
-        if metrics.STEPS in update.metrics:
-            self.node.worked(int(update.metrics[metrics.STEPS]), seconds, sum(map(len, reply.tensors)))
-        if trace is not None and trace.lost(config.round)[self.client]:
-            return _no_reply("reply lost")
-        said = {**update.metrics, metrics.RULE: config.rule, **self.node.closing_metrics(config, start)}
-        return FitRes(OK, reply, update.num_examples, said)
+        reported = {**update.metrics, metrics.RULE: config.rule}
+        lost = trace is not None and bool(trace.lost(config.round)[self.node.client])
+        return Trained([*local, *update.extra], reported, update.memory, update.num_examples, seconds, lost)
 
-    def evaluate(self, ins: EvaluateIns) -> EvaluateRes:
-        """Evaluate this client's model, the personal one where the method has one, on `own_test`."""
-        config, arrays = single.read(ins)
+    def score(
+        self, config: FitConfig, arrays: list[NDArray[Any]], memory: Memory | None
+    ) -> tuple[float, int, dict[str, Scalar]] | str:
+        """See `FlexibleClient.score`; the examples are those of `own_test`."""
         clients = self._clients(config, arrays)
-        answers = clients.evaluate(*self._job(clients, config, arrays, completion=0.0))
+        answers = clients.evaluate(*self._job(clients, config, arrays, memory, completion=0.0))
         if answers.failures:
-            return EvaluateRes(_status(answers.failures[0].reason), 0.0, 0, {})
+            return answers.failures[0].reason
         (score,) = answers.scores
-        return EvaluateRes(OK, score.loss, score.num_examples, score.metrics)
+        return score.loss, score.num_examples, score.metrics
 
     def _clients(self, config: FitConfig, arrays: list[NDArray[Any]]) -> VirtualClients:
-        """Return what trains: on a part of the run's data, or on the device's own."""
         if self.node.data is None:
             return environment(self.settings)[0]
         shapes = tuple(array.shape for array in config.split(arrays)[0])
-        return local_clients(self.settings, self.node.data, self.client, shapes)
+        return local_clients(self.settings, self.node.data, self.node.client, shapes)
 
     def _job(
         self,
         clients: VirtualClients,
         config: FitConfig,
         arrays: list[NDArray[Any]],
+        memory: Memory | None,
         completion: float,
         until: float | None = None,
     ) -> tuple[Broadcast, list[Job]]:
-        """Return the weights, and this client's job as a list."""
         parts, own = config.split(arrays)
         weights = np.concatenate([array.ravel() for array in parts])
-        size = clients.model.num_trainable
-        memory = usable_memory(self.node.memory(config), config.rule, size, clients.dtype)
-        job = Job(self.client, own, config, completion, memory, until=until, stop=self.node.stopping)
+        memory = usable_memory(memory, config.rule, clients.model.num_trainable, clients.dtype)
+        job = Job(self.node.client, own, config, completion, memory, until=until, stop=self.node.stopping)
         return Broadcast(weights), [job]
 
 
-@lru_cache
+@lru_cache  # once in a process
 def _show(trace: str) -> None:
-    """Log a traceback, once in this process."""
     log.error("%s", trace)
 
 
-def _no_reply(reason: str) -> FitRes:
-    return FitRes(_status(reason), Parameters([], "numpy.ndarray"), 0, {})
-
-
-def _status(reason: str) -> Status:
-    return Status(Code.FIT_NOT_IMPLEMENTED, reason)  # Flower has no other status for a failure
-
-
-def client_fn(context: Context) -> Client:
+def client_fn(context: Context) -> TorchClient:
     """Make the client of a node; see clients/device/node.py for its node config."""
     settings = Settings.from_mapping(context.run_config, "run-config")
-    return FlexibleClient(settings, make_node(context, settings.num_clients))
+    return TorchClient(settings, make_node(context, settings.num_clients))

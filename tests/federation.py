@@ -76,7 +76,7 @@ def obey(node, now):
         time.sleep(0.1)
 
 
-class Misbehaving(numpy_client.NumPyTrainer):
+class Misbehaving(numpy_client.NumPyClient):
     def fit(self, ins):
         now = ins.config["round"]
         obey(self.told, now)

@@ -6,7 +6,7 @@ from flwr.common import Code, FitIns, ndarrays_to_parameters
 from clients.device.node import Node
 from clients.environment import make_trace
 from clients.memory.stores import FileStore
-from clients.torch_client import FlexibleClient, environment
+from clients.torch_client import TorchClient, environment
 from fedtide.config import Settings
 
 
@@ -30,7 +30,7 @@ def test_clients_that_drop_out_have_no_reply_to_lose(simulate):
 
 def test_a_client_loses_its_reply_after_its_work(monkeypatch, tmp_path):
     settings = Settings(trace="always+lost:p=1", num_clients=4, model="logistic")
-    client = FlexibleClient(settings, Node(2, FileStore(tmp_path, 1, 2)))
+    client = TorchClient(settings, Node(2, FileStore(tmp_path, 1, 2)))
     clients, _ = environment(client.settings)
     weights = np.zeros(clients.model.vector.numel(), np.float32)
     trained = []

@@ -118,14 +118,14 @@ def test_client_app_logs_its_work(tmp_path, caplog):
 
     from clients.device.node import Node
     from clients.memory.stores import FileStore
-    from clients.torch_client import FlexibleClient
+    from clients.torch_client import TorchClient
     from fedtide.config import Settings
 
     settings = Settings(trace="always", num_clients=4, model="logistic")
     weights = ndarrays_to_parameters([np.zeros(650, np.float32)])
     config = {"round": 1, "model-arrays": 1, "local-steps": 7, "batch-size": 5, "learning-rate": 0.1}
     store = FileStore(tmp_path, 1, 2)
-    client = FlexibleClient(settings, Node(2, store, str(tmp_path / "log.csv")))
+    client = TorchClient(settings, Node(2, store, str(tmp_path / "log.csv")))
     answers = [client.fit(FitIns(weights, config)) for _ in range(2)]
     size = sum(map(len, answers[0].parameters.tensors))
     notes = [line for line in (tmp_path / "log.csv").read_text().splitlines() if line[0] == "#"]
@@ -137,7 +137,7 @@ def test_client_app_logs_its_work(tmp_path, caplog):
     assert len(log.speed) > 0
     assert (log.speed > 0).all()
 
-    nowhere = FlexibleClient(settings, Node(2, store, str(tmp_path / "none" / "log.csv")))
+    nowhere = TorchClient(settings, Node(2, store, str(tmp_path / "none" / "log.csv")))
     assert nowhere.fit(FitIns(weights, config)).status.code == Code.OK  # the work still counts
     assert "not recorded: [Errno 2] No such file" in caplog.text
 
