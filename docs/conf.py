@@ -18,6 +18,7 @@ extensions = [
     "sphinx.ext.autosummary",
     "sphinx.ext.viewcode",
     "numpydoc",
+    "beside",
     "mathml",
     "tables",
 ]
@@ -25,6 +26,7 @@ html_theme = "furo"
 html_math_renderer = "mathml"
 html_static_path = ["_static"]
 html_css_files = ["math.css"]
+html_copy_source = False  # of pages in experiments/, Sphinx would make wrong names
 html_show_copyright = False
 exclude_patterns = ["README.md", "methods/README.md"]
 myst_enable_extensions = ["dollarmath", "colon_fence", "deflist"]

@@ -1,4 +1,4 @@
-"""The commands and the Python of README and docs/: run by a test, or checked here, or named with a reason."""
+"""Commands and Python in README, docs/, experiments/: run by a test, checked here, or named with a reason."""
 
 import re
 import shlex
@@ -12,7 +12,8 @@ from fedtide.config.grid import cells
 from fedtide.engine.parts import check
 
 ROOT = Path(__file__).parents[1]
-PAGES = {path.relative_to(ROOT).as_posix(): path for path in [ROOT / "README.md", *ROOT.glob("docs/**/*.md")]}
+FILES = [ROOT / "README.md", *ROOT.glob("docs/**/*.md"), *ROOT.glob("experiments/*.md")]
+PAGES = {path.relative_to(ROOT).as_posix(): path for path in FILES}
 PROGRAM = re.compile(r"(?:fedtide|(?:\.venv/bin/)?python sim\.py)(?: |$)")
 # By the beginnings of commands: the tests that run them, with settings of their own.
 RUN = {

@@ -1,4 +1,4 @@
-"""The scripts that turn comparisons into the tables of docs/results.md."""
+"""The scripts that turn comparisons into the tables beside them."""
 
 import subprocess
 import sys

@@ -62,7 +62,7 @@ class Options:
         by the remaining time (Ruan et al., Corollary 4.0.3).
     departure_constant
         Factor in front of sqrt(Gamma_l tau_0) in that criterion, of which the paper gives the order only. 10
-        to 20 fit SYNTHETIC(.1,.1) to (1,1) best, see docs/results/ruan.md.
+        to 20 fit SYNTHETIC(.1,.1) to (1,1) best, see experiments/ruan.md.
 
     Raises
     ------
