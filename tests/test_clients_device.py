@@ -7,25 +7,15 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import certifi
 import numpy as np
 import pytest
 from flower import BIN, ROOT, flwr_run, free_ports, processes_of, wait_for_port
-from flwr.app import ConfigRecord, Message, RecordDict
-from flwr.common.constant import SubStatus
-from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
-from flwr.supercore.object_store import ObjectStoreFactory
-from flwr.supercore.run import Run, RunNotRunningException
-from flwr.supernode import start_client_internal as loop
-from flwr.supernode.nodestate import NodeStateFactory
-from message_grid import identify
 from sklearn.datasets import load_digits
 from waiting import PATIENCE, wait_until
 
 from clients.device.__main__ import check, main, own_data, parse
-from clients.device.supernode import discard_tasks_of_stopped_runs
 
 GOOD = ["--superlink", "127.0.0.1:8000", "--client-id", "0"]
 
@@ -59,35 +49,6 @@ def test_bad_values_get_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert capsys.readouterr().err == (
         "fedtide-device: error: --client-id is -1; give a whole number, 0 or more\n"
     )
-
-
-@pytest.mark.parametrize("refused", ["pull_object", "confirm_message_received"])
-def test_a_task_whose_run_is_stopped_meanwhile_is_discarded(
-    refused: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Flower's own loop would keep it, and from then on be one reply behind."""
-    monkeypatch.setattr(loop, "_pull_and_store_message", loop._pull_and_store_message)  # is replaced below
-    identify(monkeypatch, run=7)
-    discard_tasks_of_stopped_runs()
-    objects = ObjectStoreFactory()
-    state = NodeStateFactory(objects).state()
-    state.set_node_id(1)
-    state.store_run(Run.create_empty(7))
-    task = Message(RecordDict({"config": ConfigRecord({"round": 1})}), dst_node_id=1, message_type="train")
-    task.metadata.__dict__["_message_id"] = task.object_id
-    content = {name: each.deflate() for name, each in get_all_nested_objects(task).items()}
-    tree = get_object_tree(task)
-
-    def stopped(*arguments: Any) -> Any:
-        raise RunNotRunningException
-
-    calls: dict[str, Any] = dict.fromkeys(("get_run", "get_fab", "trusted_entities", "node_config"))
-    calls |= {"state": state, "object_store": objects.store(), "receive": lambda: (task, tree)}
-    calls |= {"pull_object": lambda run, name: content[name], "confirm_message_received": lambda *ids: None}
-    assert loop._pull_and_store_message(**calls | {refused: stopped}) is None
-    assert not state.get_messages_legacy()
-    assert [task.status.sub_status for task in state.get_tasks()] == [SubStatus.FAILED]
-    assert loop._pull_and_store_message(**calls) == 7
 
 
 def test_data_are_read_once(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType
 
+from clients.device.flower_internals import FlowerChangedError
 from clients.device.supervisor import DEPARTING, STOP, Plan, supervise
 
 PROG = "python -m clients.device" if __name__ == "__main__" else "fedtide-device"
@@ -208,10 +209,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         except ValueError as error:
             return _refused(error)
         sys.stderr.flush()
-        return supervise(plan, Path(name))
+        try:
+            return supervise(plan, Path(name))
+        except FlowerChangedError as error:
+            return _refused(error)
 
 
-def _refused(error: ValueError) -> int:
+def _refused(error: Exception) -> int:
     print(f"{PROG}: error: {error}", file=sys.stderr)
     return 2
 

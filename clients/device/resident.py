@@ -17,11 +17,11 @@ import sys
 import traceback
 from collections.abc import Sequence
 from contextlib import suppress
-from importlib.metadata import entry_points
 from pathlib import Path
 from types import TracebackType
 
-SCRIPT = "flwr-clientapp"
+from clients.device.flower_internals import CLIENT_APP, program
+
 OURS = ("clients", "fedtide", "traces", "strategies")
 _MAX_BYTES = 1 << 16
 _SECONDS = 10.0  # to hand the arguments of one message over
@@ -40,9 +40,9 @@ class Resident:
         self.socket.bind(str(address))
         self.socket.listen(8)
         hand_over = Path(__file__).with_name("hand_over.py")
-        command = Path(sys.executable).with_name(SCRIPT)
+        command = Path(sys.executable).with_name(CLIENT_APP)
         words = " ".join(f"'{word}'" for word in (sys.executable, "-IS", hand_over, address, command))
-        script = self.folder / SCRIPT
+        script = self.folder / CLIENT_APP
         script.write_text(f'#!/bin/sh\nexec {words} "$@"\n', encoding="utf-8")
         script.chmod(0o700)
         return self
@@ -55,7 +55,7 @@ class Resident:
 
     def prepare(self) -> None:
         """Import what clients need, before the first message comes."""
-        _command()
+        program(CLIENT_APP)
         for name in self.imports:
             with suppress(ImportError):  # a client that needs it says so
                 importlib.import_module(name)
@@ -95,12 +95,6 @@ class Resident:
         self.children.clear()
 
 
-def _command() -> object:
-    """Return what `flwr-clientapp` calls."""
-    (command,) = entry_points(group="console_scripts", name=SCRIPT)
-    return command.load()
-
-
 def _be_client(arguments: Sequence[str], inherited: Sequence[socket.socket]) -> None:
     """Be `flwr-clientapp` with these arguments, and end."""
     code = 1
@@ -113,10 +107,9 @@ def _be_client(arguments: Sequence[str], inherited: Sequence[socket.socket]) -> 
             connection.close()
         for name in [name for name in sys.modules if name.partition(".")[0] in OURS]:
             del sys.modules[name]
-        sys.argv = [SCRIPT, *arguments]
-        command = _command()
-        assert callable(command)
-        code = command() or 0
+        sys.argv = [CLIENT_APP, *arguments]
+        ended = program(CLIENT_APP)()
+        code = ended if isinstance(ended, int) else 0
     except SystemExit as ended:
         code = ended.code if isinstance(ended.code, int) else 1
     except BaseException:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
+from clients.device.flower_internals import TASK_POLL
 from clients.device.resident import Resident
 
 STOP, DEPARTING = "stop", "departing"  # files in the device's private folder
@@ -102,7 +103,7 @@ def _env(plan: Plan, folder: Path) -> dict[str, str]:
     """Return the environment of the SuperNode, which finds Flower's programs, and our script, in PATH."""
     first = [str(folder)] if plan.imports else []
     path = os.pathsep.join([*first, str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
-    return {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1", **os.environ, "PATH": path}
+    return {TASK_POLL: "0.1", **os.environ, "PATH": path}
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
