@@ -40,8 +40,6 @@ NOT_RUN = {
     "kubectl": "needs Kubernetes",
     "head=": "needs Kubernetes",
     "git clone": "needs programs of others",
-    "gunzip": "needs a data set that is not shipped",
-    "python - END": "needs a data set that is not shipped",
     "for n": "needs a data set that is not shipped",
     "without=": "a variable of the commands that follow",
     "python sim.py $without": "flags in a variable",

@@ -12,7 +12,7 @@ from sphinx.util.docutils import SphinxDirective
 from fedtide.config import Settings
 from fedtide.engine.methods import METHODS, own_options
 from fedtide.engine.parts import REGISTRIES
-from fedtide.ground.allowed import options_of
+from fedtide.ground.allowed import REQUIRED, Option, options_of
 from fedtide.ground.docstrings import descriptions
 from strategies import Options
 
@@ -60,7 +60,11 @@ class PartsTable(Table):
         """Return a row for each name."""
         for name, part in REGISTRIES[self.arguments[0]].items():
             paragraph = " ".join((part.__doc__ or "").partition("\n\n")[0].split())
-            yield f"`{name}`", paragraph, ", ".join(f"`{key}`" for key in options_of(part))
+            yield (
+                f"`{name}`",
+                paragraph,
+                ", ".join(_with_default(option) for option in options_of(part).values()),
+            )
 
 
 class SettingsTable(Table):
@@ -72,6 +76,12 @@ class SettingsTable(Table):
         """Return a row for each setting."""
         for field in fields(Settings):
             yield f"`{field.name.replace('_', '-')}`", _code(field.default), field.metadata["help"]
+
+
+def _with_default(option: Option) -> str:
+    """Return an option as users write it, with its default if it has one."""
+    default = "" if option.default is REQUIRED else _code(option.default).strip("`")
+    return f"`{option.name}={default}`" if default else f"`{option.name}`"
 
 
 def _code(value: object) -> str:
