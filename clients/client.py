@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from typing import Any
 
 from flwr.client import Client
 from flwr.common import (
@@ -19,12 +18,10 @@ from flwr.common import (
     Status,
     ndarrays_to_parameters,
 )
-from numpy.typing import NDArray
 
 from clients.device.node import Node
-from clients.memory.handshake import Memory
-from clients.single import Trained, read
-from fedtide.ground.contract import FitConfig, Scalar, metrics
+from clients.single import Asked, Trained
+from fedtide.ground.contract import Scalar, metrics
 
 OK = Status(Code.OK, "")
 
@@ -40,18 +37,11 @@ class FlexibleClient(Client, ABC):
         self.node = node
 
     @abstractmethod
-    def train(
-        self, config: FitConfig, arrays: list[NDArray[Any]], memory: Memory | None, until: float | None
-    ) -> Trained | str:
-        """Do the client's part of a round, or return the reason why there is no reply.
-
-        `until` is the task's deadline on the clock of `time.monotonic`.
-        """
+    def train(self, asked: Asked) -> Trained | str:
+        """Do the client's part of a round, or return the reason why there is no reply."""
 
     @abstractmethod
-    def score(
-        self, config: FitConfig, arrays: list[NDArray[Any]], memory: Memory | None
-    ) -> tuple[float, int, dict[str, Scalar]] | str:
+    def score(self, asked: Asked) -> tuple[float, int, dict[str, Scalar]] | str:
         """Return loss, number of examples and metrics of the client's model, or why there are none.
 
         That is the personal model where the method has one.
@@ -63,10 +53,8 @@ class FlexibleClient(Client, ABC):
 
     def fit(self, ins: FitIns) -> FitRes:
         """Train, and store the client's memory before replying."""
-        start = time.monotonic()
-        config, arrays = read(ins)
-        until = None if config.deadline_seconds is None else start + config.deadline_seconds
-        done = self.train(config, arrays, self.node.memory(config), until)
+        start, asked = time.monotonic(), self._read(ins)
+        config, done = asked.config, self.train(asked)
         if isinstance(done, str):
             return _no_reply(done)
         if done.memory is not None and not config.farewell:
@@ -85,9 +73,12 @@ class FlexibleClient(Client, ABC):
 
     def evaluate(self, ins: EvaluateIns) -> EvaluateRes:
         """Evaluate the client's model on examples that it does not train on."""
-        config, arrays = read(ins)
-        score = self.score(config, arrays, self.node.memory(config))
+        score = self.score(self._read(ins))
         return EvaluateRes(_failed(score), 0.0, 0, {}) if isinstance(score, str) else EvaluateRes(OK, *score)
+
+    def _read(self, ins: FitIns | EvaluateIns) -> Asked:
+        asked = Asked.of(ins)
+        return asked._replace(memory=self.node.memory(asked.config))
 
 
 def _no_reply(reason: str) -> FitRes:

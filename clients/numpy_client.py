@@ -10,26 +10,24 @@ at most so many local steps per round.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import lru_cache
-from typing import Any
+from collections.abc import Callable, Iterator
+from functools import lru_cache, partial
 
 import numpy as np
 from flwr.app import Context
 from flwr.client import ClientApp
 from numpy.typing import NDArray
 
-from clients import single
 from clients.client import FlexibleClient
 from clients.device import local_data
 from clients.device.local_data import DataSpec, LocalData
 from clients.device.node import Node, make_node
-from clients.device.numpy_model import LinearLayers, evaluate
+from clients.device.numpy_model import Array, LinearLayers, evaluate
 from clients.draws import client_rng, draw_batches, draw_fisher
-from clients.memory.handshake import Memory
+from clients.rules.base import Oracle
 from clients.rules.vectors import Vector, as_array
-from clients.single import Trained
-from fedtide.ground.contract import FitConfig, Scalar, metrics
+from clients.single import Asked, Trained, personal, train
+from fedtide.ground.contract import Scalar, metrics
 from fedtide.ground.one_object import one_object
 
 
@@ -53,85 +51,68 @@ class NumPyClient(FlexibleClient):
         self.data, self.held_out = data, held_out or data
         self.seed, self.max_steps, self.model = seed, max_steps, model
 
-    def train(
-        self, config: FitConfig, arrays: list[NDArray[Any]], memory: Memory | None, until: float | None
-    ) -> Trained:
+    def train(self, asked: Asked) -> Trained:
         """See `FlexibleClient.train`.
 
         A ValueError says that the task is impossible, the model is not one of these, or there are no
         examples.
         """
-        model, n = self._model(config, config.split(arrays)[0]), len(self.data.y)
+        config, model, n = asked.config, self._model(asked), len(self.data.y)
         planned = config.planned_steps(n)
         steps = min(planned, self.max_steps or planned)
         losses: list[float] = []
-        done = single.train(
-            config,
-            arrays,
-            self._gradients(model, config, steps, losses),
-            n,
-            memory,
-            as_vector=np.asarray,
-            steps=steps,
-            fisher=lambda at: model.fisher(
-                as_array(at), *self._examples(draw_fisher(n, config, self.node.client, self.seed))
-            ),
-            until=until,
-            stop=self.node.stopping,
-        )
+
+        def fisher(at: Vector) -> Vector:
+            rows = draw_fisher(n, config, self.node.client, self.seed)
+            return model.fisher(as_array(at), self._x(rows), self.data.y[rows])
+
+        gradients = self._gradients(asked, model, steps, losses)
+        done = train(asked, gradients, n, np.asarray, steps, fisher, self.node.stopping)
         if losses:
             done.reported[metrics.TRAIN_LOSS] = float(np.mean(losses))
             done.reported[metrics.FINAL_LOSS] = losses[-1]
             done.reported[metrics.RMS_LOSS] = float(np.sqrt(np.mean(np.square(losses))))
         return done
 
-    def score(
-        self, config: FitConfig, arrays: list[NDArray[Any]], memory: Memory | None
-    ) -> tuple[float, int, dict[str, Scalar]]:
+    def score(self, asked: Asked) -> tuple[float, int, dict[str, Scalar]]:
         """See `FlexibleClient.score`; the examples are those that it held out."""
-        model, held_out = self._model(config, config.split(arrays)[0]), self.held_out
-        own = single.personal(config, arrays, memory, np.asarray)
-        logits = model.logits(np.concatenate([array.ravel() for array in own]), _rows(held_out.x))
-        loss, accuracy = evaluate(logits, held_out.y)
+        model, held_out = self._model(asked), self.held_out
+        weights = np.concatenate([array.ravel() for array in personal(asked, np.asarray)])
+        loss, accuracy = evaluate(model.logits(weights, _rows(held_out.x)), held_out.y)
         return loss, len(held_out.y), {metrics.ACCURACY: accuracy}
 
-    def _model(self, config: FitConfig, weights: list[NDArray[Any]]) -> LinearLayers:
+    def _model(self, asked: Asked) -> LinearLayers:
         """Return the model that the server's weights are of, if it can be trained on the examples."""
-        if config.frozen_checksum:
+        if asked.config.frozen_checksum:
             raise ValueError("a client without PyTorch has no frozen weights; install torch on the device")
         if not len(self.data.y):
             raise ValueError("the client has no examples")
-        model = LinearLayers([array.shape for array in weights], self.model)
+        model = LinearLayers([array.shape for array in asked.weights], self.model)
         self.data.check(model.num_inputs, model.num_outputs)
         return model
 
     def _gradients(
-        self, model: LinearLayers, config: FitConfig, steps: int, losses: list[float]
-    ) -> Iterator[_Batch]:
-        """Yield the gradient of each step, and note the loss where a step first took it."""
-        rng = client_rng(self.seed, b"batches", self.node.client, config.round)
-        for rows in draw_batches(len(self.data.y), config.batch_size, steps, rng).split():
-            yield _Batch(model, *self._examples(rows), losses)
+        self, asked: Asked, model: LinearLayers, steps: int, losses: list[float]
+    ) -> Iterator[Oracle]:
+        """Yield the gradient of each step, which adds the loss where the step first takes it to `losses`."""
+        rng = client_rng(self.seed, b"batches", self.node.client, asked.config.round)
+        for rows in draw_batches(len(self.data.y), asked.config.batch_size, steps, rng).split():
+            yield _noting_loss(partial(model.gradient, x=self._x(rows), y=self.data.y[rows]), losses)
 
-    def _examples(self, rows: NDArray[np.intp]) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-        return _rows(self.data.x[rows]), self.data.y[rows]
+    def _x(self, rows: NDArray[np.intp]) -> NDArray[np.float32]:
+        return _rows(self.data.x[rows])
 
 
-class _Batch:
-    """The gradient of the mean loss over one batch; the first loss is added to `losses`."""
+def _noting_loss(gradient: Callable[[Array], tuple[Array, float]], losses: list[float]) -> Oracle:
+    before = len(losses)
 
-    def __init__(
-        self, model: LinearLayers, x: NDArray[np.float32], y: NDArray[np.int64], losses: list[float]
-    ) -> None:
-        self.model, self.x, self.y = model, x, y
-        self.losses: list[float] | None = losses
+    def oracle(at: Vector) -> Vector:
+        value, loss = gradient(as_array(at))
+        if len(losses) == before:  # the first gradient of its step
+            losses.append(loss)
+        return value
 
-    def __call__(self, at: Vector) -> Vector:
-        gradient, loss = self.model.gradient(as_array(at), self.x, self.y)
-        if self.losses is not None:
-            self.losses.append(loss)
-            self.losses = None
-        return gradient
+    return oracle
 
 
 def _rows(x: NDArray[np.float32]) -> NDArray[np.float32]:

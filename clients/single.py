@@ -94,23 +94,52 @@ def fit(
         send.
     """
     start = time.monotonic()
-    config, arrays = read(instruction)
-    until = None if config.deadline_seconds is None else start + config.deadline_seconds
-    done = train(
-        config,
-        arrays,
-        repeat(gradient),
-        num_examples,
-        memory,
-        as_vector=_tensor,
-        steps=steps,
-        fisher=fisher,
-        until=until,
-    )
-    if until is not None and not config.farewell:
+    asked = Asked.of(instruction, memory)
+    done = train(asked, repeat(gradient), num_examples, _tensor, steps, fisher)
+    if asked.until is not None and not asked.config.farewell:
         done.reported[metrics.SECONDS] = time.monotonic() - start
     reply = FitRes(Status(Code.OK, ""), ndarrays_to_parameters(done.arrays), num_examples, done.reported)
     return reply, done.memory
+
+
+class Asked(NamedTuple):
+    """What a client is asked to do, read from a message."""
+
+    config: FitConfig
+    weights: list[NDArray[Any]]  # one array per tensor: those that are trained, then buffers
+    own: list[NDArray[Any]]  # the method's
+    memory: Memory | None  # what the client has stored
+    until: float | None  # the deadline, on the clock of `time.monotonic`
+
+    @classmethod
+    def of(cls, instruction: FitIns | EvaluateIns, memory: Memory | None = None) -> Asked:
+        """Read a message that has just come; a ValueError says why its task is impossible."""
+        config = FitConfig.from_wire(instruction.config)
+        weights, own = config.split(parameters_to_ndarrays(instruction.parameters))
+        limit = config.deadline_seconds
+        return cls(config, weights, own, memory, None if limit is None else time.monotonic() + limit)
+
+    @property
+    def vector(self) -> NDArray[Any]:
+        """The weights as one vector, in the type that all of them have together."""
+        return np.concatenate([array.ravel() for array in self.weights])
+
+    @property
+    def num_trained(self) -> int:
+        """How many numbers of the vector are trained: all but the buffers."""
+        return sum(array.size for array in self.weights[: len(self.weights) - self.config.buffer_arrays])
+
+    def split(self, vector: NDArray[Any]) -> list[NDArray[Any]]:
+        """Split a vector into arrays of the weights' shapes."""
+        parts = np.split(vector, np.cumsum([array.size for array in self.weights])[:-1])
+        return [part.reshape(array.shape) for part, array in zip(parts, self.weights, strict=True)]
+
+    def open_memory(self) -> tuple[Memory, bool]:
+        """See the function `open_memory`; a memory of another rule or model counts as none."""
+        memory, config = self.memory, self.config
+        if config.last_accepted is not None:
+            memory = usable_memory(memory, config.rule, self.num_trained, np.result_type(*self.weights))
+        return open_memory(memory, config.last_accepted)
 
 
 class Trained(NamedTuple):
@@ -120,57 +149,52 @@ class Trained(NamedTuple):
     reported: dict[str, Any]  # the metrics of the reply, see `fedtide.ground.contract.metrics`
     memory: Memory | None  # see `fit`
     num_examples: int
-    seconds: float  # that the local steps took
+    seconds: float = 0.0  # that the local steps took
     lost: bool = False  # whether the trace that the client replays loses the reply
 
 
 def train(
-    config: FitConfig,
-    arrays: list[NDArray[Any]],
+    asked: Asked,
     gradients: Iterable[Oracle],
     num_examples: int,
-    memory: Memory | None,
-    *,
     as_vector: Callable[[NDArray[Any]], Vector],
     steps: int | None = None,
     fisher: Oracle = no_fisher,
-    until: float | None = None,
     stop: Callable[[], bool] | None = None,
 ) -> Trained:
-    """Do one client's part of a round, as `fit`, given the parts of the message and each step's gradient.
+    """Do one client's part of a round, as `fit`, with the gradient of each step.
 
     The rule and the gradients work on what `as_vector` makes of an array: `numpy.asarray` or
-    `torch.from_numpy`. `until` and `stop` are those of `LocalDeadline`.
+    `torch.from_numpy`. For `stop` see `LocalDeadline`.
     """
-    start = time.monotonic()
-    weights, own = config.split(arrays)
-    opened, resync = _open(memory, config, weights)
+    start, config = time.monotonic(), asked.config
+    opened, resync = asked.open_memory()
     reported: dict[str, Any] = {metrics.ROUND: config.round, metrics.RULE: config.rule}
     if config.farewell:
-        return Trained(list(opened.committed.values()), reported, memory, num_examples, 0.0)
+        return Trained(list(opened.committed.values()), reported, asked.memory, num_examples)
     planned = config.planned_steps(num_examples)
     wanted = planned if steps is None else min(steps, planned)
     if wanted < 1:
         raise ValueError(f"{wanted} local steps; a client that does none has no reply to send")
-    at_start = as_vector(_flat(weights))
+    at_start = as_vector(asked.vector[None])
     y, rate = copy_of(at_start), config.learning_rate
     rule = make_rule(
         config,
-        at_start[:, : _num_trained(config, weights)],
+        at_start[:, : asked.num_trained],
         [],
-        [own],
+        [asked.own],
         [opened],
         as_vector,
         lambda at: of_weights(rule, _of_rows(fisher), y)(at),
     )
     oracles = ((1, _of_rows(gradient)) for _, gradient in zip(range(wanted), gradients, strict=False))
-    done = do_steps(rule, y, oracles, rate, LocalDeadline(until, stop))
+    done = do_steps(rule, y, oracles, rate, LocalDeadline(asked.until, stop))
     extra, new = finish(rule, y, done, rate, [opened], [config.round])
-    local = _split(as_array(y)[0], weights)
-    trained = len(weights) - config.buffer_arrays
-    sent = [*(local if rule.sends_weights else local[trained:]), *(extra[0] if extra else [])]
+    local = asked.split(as_array(y)[0])
+    first = 0 if rule.sends_weights else len(local) - config.buffer_arrays
     reported |= {metrics.STEPS: done} | ({metrics.RESYNC: True} if resync else {})
-    return Trained(sent, reported, new[0] if new else None, num_examples, time.monotonic() - start)
+    sent, memory = [*local[first:], *(extra[0] if extra else [])], new[0] if new else None
+    return Trained(sent, reported, memory, num_examples, time.monotonic() - start)
 
 
 def personal_weights(instruction: EvaluateIns, memory: Memory | None = None) -> list[NDArray[Any]]:
@@ -193,34 +217,16 @@ def personal_weights(instruction: EvaluateIns, memory: Memory | None = None) -> 
     ValueError
         The task is impossible, or its rule is unknown.
     """
-    return personal(*read(instruction), memory, _tensor)
+    return personal(Asked.of(instruction, memory), _tensor)
 
 
-def personal(
-    config: FitConfig,
-    arrays: list[NDArray[Any]],
-    memory: Memory | None,
-    as_vector: Callable[[NDArray[Any]], Vector],
-) -> list[NDArray[Any]]:
-    """Return `personal_weights`, given the parts of the message; for `as_vector` see `train`."""
-    weights, own = config.split(arrays)
-    opened, _ = _open(memory, config, weights)
-    trained, vector = _num_trained(config, weights), _flat(weights)
-    rule = make_rule(config, as_vector(vector[:, :trained]), [], [own], [opened], as_vector)
+def personal(asked: Asked, as_vector: Callable[[NDArray[Any]], Vector]) -> list[NDArray[Any]]:
+    """Return `personal_weights`; for `as_vector` see `train`."""
+    opened, _ = asked.open_memory()
+    vector, trained = asked.vector[None], asked.num_trained
+    rule = make_rule(asked.config, as_vector(vector[:, :trained]), [], [asked.own], [opened], as_vector)
     vector[0, :trained] = as_array(rule.personal())[0]
-    return _split(vector[0], weights)
-
-
-def read(instruction: FitIns | EvaluateIns) -> tuple[FitConfig, list[NDArray[Any]]]:
-    """Return the task of a message, and its arrays; a ValueError says why the task is impossible."""
-    return FitConfig.from_wire(instruction.config), parameters_to_ndarrays(instruction.parameters)
-
-
-def _open(memory: Memory | None, config: FitConfig, weights: list[NDArray[Any]]) -> tuple[Memory, bool]:
-    """Open the client's memory, if the rule keeps one and it is of this rule and model."""
-    if config.last_accepted is not None:
-        memory = usable_memory(memory, config.rule, _num_trained(config, weights), np.result_type(*weights))
-    return open_memory(memory, config.last_accepted)
+    return asked.split(vector[0])
 
 
 def _of_rows(oracle: Oracle) -> Oracle:
@@ -229,23 +235,6 @@ def _of_rows(oracle: Oracle) -> Oracle:
 
 
 def _tensor(array: NDArray[Any]) -> Vector:
-    """Return a PyTorch tensor; a client without PyTorch does not come here."""
-    import torch
+    import torch  # a client without PyTorch does not come here
 
     return torch.from_numpy(array)
-
-
-def _num_trained(config: FitConfig, weights: list[NDArray[Any]]) -> int:
-    """Return how many numbers of the weights are trained: all but the buffers."""
-    return sum(array.size for array in weights[: len(weights) - config.buffer_arrays])
-
-
-def _flat(weights: list[NDArray[Any]]) -> NDArray[Any]:
-    """Return the weights as one row, in the type that all of them have together."""
-    return np.concatenate([array.ravel() for array in weights])[None]
-
-
-def _split(vector: NDArray[Any], weights: list[NDArray[Any]]) -> list[NDArray[Any]]:
-    """Split a vector into arrays of the weights' shapes."""
-    parts = np.split(vector, np.cumsum([array.size for array in weights])[:-1])
-    return [part.reshape(array.shape) for part, array in zip(parts, weights, strict=True)]

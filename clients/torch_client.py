@@ -5,23 +5,19 @@ from __future__ import annotations
 import logging
 import time
 from functools import lru_cache
-from typing import Any
 
-import numpy as np
 from flwr.app import Context
-from numpy.typing import NDArray
 
 from clients.client import FlexibleClient
 from clients.device.local_task import local_clients
 from clients.device.node import Node, make_node
 from clients.environment import ClientEnvironment, client_settings, federated_data, make_trace, model_builder
-from clients.memory.handshake import Memory
 from clients.rules import usable_memory
 from clients.simulated.jobs import Broadcast, Job
 from clients.simulated.virtual import VirtualClients
-from clients.single import Trained
+from clients.single import Asked, Trained
 from fedtide.config import Settings
-from fedtide.ground.contract import FitConfig, Scalar, metrics
+from fedtide.ground.contract import Scalar, metrics
 from traces import Trace
 
 log = logging.getLogger("flwr")
@@ -47,16 +43,15 @@ class TorchClient(FlexibleClient):
         self.settings = client_settings(settings)
         self.trace = None if node.data else environment(self.settings)[1]
 
-    def train(
-        self, config: FitConfig, arrays: list[NDArray[Any]], memory: Memory | None, until: float | None
-    ) -> Trained | str:
+    def train(self, asked: Asked) -> Trained | str:
         """See `FlexibleClient.train`."""
+        config, client = asked.config, self.node.client
         trace = self.trace if config.replay else None
         completion = 1.0 if config.completion is None else config.completion
         if trace is not None and config.completion is None:
-            completion = float(trace.round(config.round).completion[self.node.client])
-        clients = self._clients(config, arrays)
-        job = self._job(clients, config, arrays, memory, completion, until)
+            completion = float(trace.round(config.round).completion[client])
+        clients = self._clients(asked)
+        job = self._job(clients, asked, completion)
         start = time.monotonic()
         answers = clients.fit(*job)
         seconds = time.monotonic() - start
@@ -68,40 +63,30 @@ class TorchClient(FlexibleClient):
         (update,) = [*answers.updates, *answers.farewells]
         local = [part for vector in answers.vectors if len(vector) for part in clients.model.split(vector)]
         reported = {**update.metrics, metrics.RULE: config.rule}
-        lost = trace is not None and bool(trace.lost(config.round)[self.node.client])
-        return Trained([*local, *update.extra], reported, update.memory, update.num_examples, seconds, lost)
+        lost = trace is not None and bool(trace.lost(config.round)[client])
+        sent = [*local, *update.extra]
+        return Trained(sent, reported, update.memory, update.num_examples, seconds, lost)
 
-    def score(
-        self, config: FitConfig, arrays: list[NDArray[Any]], memory: Memory | None
-    ) -> tuple[float, int, dict[str, Scalar]] | str:
+    def score(self, asked: Asked) -> tuple[float, int, dict[str, Scalar]] | str:
         """See `FlexibleClient.score`; the examples are those of `own_test`."""
-        clients = self._clients(config, arrays)
-        answers = clients.evaluate(*self._job(clients, config, arrays, memory, completion=0.0))
+        clients = self._clients(asked)
+        answers = clients.evaluate(*self._job(clients, asked, completion=0.0))
         if answers.failures:
             return answers.failures[0].reason
         (score,) = answers.scores
         return score.loss, score.num_examples, score.metrics
 
-    def _clients(self, config: FitConfig, arrays: list[NDArray[Any]]) -> VirtualClients:
+    def _clients(self, asked: Asked) -> VirtualClients:
         if self.node.data is None:
             return environment(self.settings)[0]
-        shapes = tuple(array.shape for array in config.split(arrays)[0])
+        shapes = tuple(array.shape for array in asked.weights)
         return local_clients(self.settings, self.node.data, self.node.client, shapes)
 
-    def _job(
-        self,
-        clients: VirtualClients,
-        config: FitConfig,
-        arrays: list[NDArray[Any]],
-        memory: Memory | None,
-        completion: float,
-        until: float | None = None,
-    ) -> tuple[Broadcast, list[Job]]:
-        parts, own = config.split(arrays)
-        weights = np.concatenate([array.ravel() for array in parts])
-        memory = usable_memory(memory, config.rule, clients.model.num_trainable, clients.dtype)
-        job = Job(self.node.client, own, config, completion, memory, until=until, stop=self.node.stopping)
-        return Broadcast(weights), [job]
+    def _job(self, clients: VirtualClients, asked: Asked, completion: float) -> tuple[Broadcast, list[Job]]:
+        config, size = asked.config, clients.model.num_trainable
+        memory = usable_memory(asked.memory, config.rule, size, clients.dtype)
+        job = Job(self.node.client, asked.own, config, completion, memory)
+        return Broadcast(asked.vector), [job._replace(until=asked.until, stop=self.node.stopping)]
 
 
 @lru_cache  # once in a process
