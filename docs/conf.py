@@ -28,7 +28,7 @@ html_static_path = ["_static"]
 html_css_files = ["math.css"]
 html_copy_source = False  # of pages in experiments/, Sphinx would make wrong names
 html_show_copyright = False
-exclude_patterns = ["README.md", "methods/README.md"]
+exclude_patterns = ["methods/README.md"]
 myst_enable_extensions = ["dollarmath", "colon_fence", "deflist"]
 myst_heading_anchors = 3
 

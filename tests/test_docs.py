@@ -1,5 +1,6 @@
 """The documentation: a page for every method, a picture that is true, a site without warnings."""
 
+import ast
 import importlib.util
 import re
 import subprocess
@@ -51,6 +52,21 @@ def test_requirements_are_those_of_the_package_and_its_tests() -> None:
     rest = listed - used
     assert len(listed) == len(used) + len(rest)
     assert rest == {line for line in extras["dev"] if line.startswith(("pytest", "hypothesis"))}
+
+
+def test_messages_of_the_page_of_errors_are_in_the_code() -> None:
+    texts = {
+        node.value
+        for package in ("fedtide", "strategies", "clients", "traces")
+        for path in (ROOT / package).rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    }
+    messages = re.findall(r"^\| `(.+?)` \|", (DOCS / "errors.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert len(messages) > 30
+    for message in messages:
+        for part in filter(None, (part.strip(" ;:,().") for part in message.split("..."))):
+            assert any(part in text for text in texts), (message, part)
 
 
 @pytest.mark.parametrize("package", [fedtide, strategies, traces], ids=lambda package: package.__name__)

@@ -1,7 +1,10 @@
 """Commands and Python in README, docs/, experiments/: run by a test, checked here, or named with a reason."""
 
+import os
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -23,6 +26,7 @@ RUN = {
     "python experiments/": "test_experiments.py",
     "python benchmarks/": "test_benchmarks.py",
     "flwr run": "test_flower_run.py",
+    **dict.fromkeys(("cat >", "python split.py"), "here, with the files of docs/own-data.md"),
 }
 # What no test runs, and why.
 NOT_RUN = {
@@ -32,6 +36,7 @@ NOT_RUN = {
     "mkdir": "configures a server",
     "for k": "needs boards",
     "ssh": "needs boards",
+    "fedtide-device": "needs boards",
     "deploy/local.sh": "test_devices.py runs such a federation",
     "deploy/": "needs boards",
     "ray": "needs several machines",
@@ -72,7 +77,9 @@ def commands(block: str) -> list[str]:
 SHOWN = {page: [c for block in blocks(page, "bash") for c in commands(block)] for page in PAGES}
 LISTED = (*NOT_RUN, *RUN)
 CHECKED = {
-    page: [c for c in shown if PROGRAM.match(c) and not c.startswith(LISTED)] for page, shown in SHOWN.items()
+    page: [c for c in shown if PROGRAM.match(c) and not c.startswith(LISTED)]
+    for page, shown in SHOWN.items()
+    if page != "docs/own-data.md"  # whose runs need its files
 }
 
 
@@ -96,3 +103,26 @@ def test_the_settings_of_a_page_are_valid(page: str, monkeypatch: pytest.MonkeyP
         if " my_" not in command:  # files that a page shows
             for cell in (runs[0], runs[-1]):
                 check(cell.settings)
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("flower")
+def test_own_data_from_a_table_to_the_files_of_devices(tmp_path: Path) -> None:
+    """The page as it stands, in a new folder, up to what needs boards."""
+    *steps, device, deployed = blocks("docs/own-data.md", "bash")
+    assert device.startswith("fedtide-device")
+    here = f'python() {{ "{sys.executable}" "$@"; }}\nfedtide() {{ python -m fedtide "$@"; }}\nset -e\n'
+    done = subprocess.run(
+        ["bash", "-c", here + "".join(steps)],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    shown = PAGES["docs/own-data.md"].read_text(encoding="utf-8").partition("strategy   accuracy")[2]
+    for line in shown.partition("```")[0].splitlines()[2:]:
+        assert line.strip() in done.stdout
+    assert deployed.strip().replace("/path/to/", "") in done.stdout
+    assert sorted(path.name for path in tmp_path.glob("*.npz")) == [f"pump-{k}.npz" for k in range(1, 5)]
