@@ -35,7 +35,8 @@ class NumPyClient(FlexibleClient):
     """A client that trains linear layers on its own examples; without `held_out` they also evaluate it.
 
     It does at most `max_steps` local steps per round; 0: as many as it is asked for. `model` is what the run
-    names, empty for the task's own.
+    names, empty for the task's own. A ValueError says that the task is impossible, the model is not one of
+    these, or there are no examples.
     """
 
     def __init__(
@@ -52,11 +53,6 @@ class NumPyClient(FlexibleClient):
         self.seed, self.max_steps, self.model = seed, max_steps, model
 
     def train(self, asked: Asked) -> Trained:
-        """See `FlexibleClient.train`.
-
-        A ValueError says that the task is impossible, the model is not one of these, or there are no
-        examples.
-        """
         config, model, n = asked.config, self._model(asked), len(self.data.y)
         planned = config.planned_steps(n)
         steps = min(planned, self.max_steps or planned)
@@ -75,7 +71,6 @@ class NumPyClient(FlexibleClient):
         return done
 
     def score(self, asked: Asked) -> tuple[float, int, dict[str, Scalar]]:
-        """See `FlexibleClient.score`; the examples are those that it held out."""
         model, held_out = self._model(asked), self.held_out
         weights = np.concatenate([array.ravel() for array in personal(asked, np.asarray)])
         loss, accuracy = evaluate(model.logits(weights, _rows(held_out.x)), held_out.y)

@@ -44,7 +44,6 @@ class TorchClient(FlexibleClient):
         self.trace = None if node.data else environment(self.settings)[1]
 
     def train(self, asked: Asked) -> Trained | str:
-        """See `FlexibleClient.train`."""
         config, client = asked.config, self.node.client
         trace = self.trace if config.replay else None
         completion = 1.0 if config.completion is None else config.completion
@@ -68,7 +67,6 @@ class TorchClient(FlexibleClient):
         return Trained(sent, reported, update.memory, update.num_examples, seconds, lost)
 
     def score(self, asked: Asked) -> tuple[float, int, dict[str, Scalar]] | str:
-        """See `FlexibleClient.score`; the examples are those of `own_test`."""
         clients = self._clients(asked)
         answers = clients.evaluate(*self._job(clients, asked, completion=0.0))
         if answers.failures:

@@ -7,7 +7,7 @@ import pytest
 import torch
 from golden_cases import cases, close, devices_of, play, strategy_of, variants
 
-import clients.rules.ternary
+import clients.rules.elastic
 import fedtide.ground.contract.ternary
 from strategies.core.decoding import decode
 
@@ -64,4 +64,4 @@ def test_ternary(vector: Any) -> None:
     T, expected = np.array(case["T"]), case["expect"][name]
     k = fedtide.ground.contract.ternary.kept(len(T), case["q"], rounding)
     close(fedtide.ground.contract.ternary.ternary(T, k, ties), expected, "server")
-    close(clients.rules.ternary.ternary(torch.from_numpy(T), k, ties).numpy(), expected, "client")
+    close(clients.rules.elastic.ternary(torch.from_numpy(T), k, ties).numpy(), expected, "client")

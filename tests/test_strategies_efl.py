@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from tables import DEVICE_TABLES, Clients, E
 from torch.nn import functional
 
-import clients.rules.ternary
+import clients.rules.elastic
 import fedtide.ground.contract.ternary
 import strategies
 from clients.app import client_fn
@@ -112,7 +112,7 @@ def test_exact_ties_stay_exact(dtype: Any) -> None:
 
 def uploads() -> dict[str, tuple[list[Any], str]]:
     """Arrays that a client may not send in round 2, and why."""
-    good = clients.rules.ternary.pack(torch.tensor([0.5, 0, 0, -0.5, 0, 0, 0, 0, 0.5])).numpy()
+    good = clients.rules.elastic.pack(torch.tensor([0.5, 0, 0, -0.5, 0, 0, 0, 0, 0.5])).numpy()
     magnitude = {value: good.copy() for value in (np.nan, np.inf, -1.0, 1e30)}
     for value, packed in magnitude.items():
         packed[:8] = np.array([value], "<f8").view(np.uint8)

@@ -93,7 +93,6 @@ def check(options: argparse.Namespace) -> None:
 
 
 def _check_certificates(path: str) -> None:
-    """Raise ValueError unless the file has certificates."""
     try:
         ssl.create_default_context(cafile=path)
     except ssl.SSLError:
@@ -101,7 +100,6 @@ def _check_certificates(path: str) -> None:
 
 
 def _check_key(path: str) -> None:
-    """Raise ValueError unless the file has a private key that Flower can use."""
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
     from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 

@@ -241,7 +241,6 @@ def _read_image(file: Path) -> NDArray[np.float32]:
 
 
 def _inputs(given: NDArray[Any]) -> NDArray[np.float32]:
-    """Return inputs as float32."""
     if given.ndim < 1 or given.dtype.kind not in "fiub":
         raise ValueError(
             f"x has shape {given.shape} and type {given.dtype}; it must be numbers, one row each"

@@ -123,7 +123,6 @@ def _is_supported(layer: ChainLayer) -> bool:
 
 
 def _compiled(layer: ChainLayer, kernels: ModuleType) -> ChainLayer:
-    """Return what does the same as a supported layer for images with their examples last."""
     if isinstance(layer, Convolution):
         return CompiledConvolution(layer, kernels)
     if isinstance(layer, MaxPooling):

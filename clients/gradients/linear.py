@@ -194,8 +194,7 @@ class Compiled(StackedLinear):
         self._others = ThreadPoolExecutor(max(1, self.threads - 1))  # none is started before it is needed
 
     def fuses_steps(self, indices: BatchIndices, corrected: bool = False) -> bool:
-        """Return whether the examples stay the same in all steps."""
-        return indices.changes is None
+        return indices.changes is None  # the examples stay the same in all steps
 
     def run_fused(
         self, y: Tensor, start: Tensor, rate: Tensor, batches: CohortBatches, correction: Correction
@@ -232,16 +231,19 @@ class Compiled(StackedLinear):
 
     def _space(self, padded_length: int) -> list[Any]:
         """Return room for the weights, activations and errors of a client, see `linear_sgd`."""
-        batch, widths, line = _up(padded_length, 10), self.widths.tolist(), self._kernels.LINE
+        batch, widths, line = _rounded_up(padded_length, 10), self.widths.tolist(), self._kernels.LINE
 
         def zeros(*shape: int) -> NDArray[Any]:
             return torch.zeros(shape, dtype=self.model.vector.dtype).numpy()
 
         if len(self.layers) == 1:
             size, classes = widths
-            even = _up(classes, 2)
-            return [zeros(even * _up(size, line)), zeros(classes), zeros(even, batch)]
-        tens, pitches = [_up(width, 10) for width in widths[1:]], [_up(width, line) for width in widths[:-1]]
+            even = _rounded_up(classes, 2)
+            return [zeros(even * _rounded_up(size, line)), zeros(classes), zeros(even, batch)]
+        tens, pitches = (
+            [_rounded_up(width, 10) for width in widths[1:]],
+            [_rounded_up(width, line) for width in widths[:-1]],
+        )
         return [
             self.widths,
             self.layers[0].has_bias,
@@ -253,8 +255,7 @@ class Compiled(StackedLinear):
         ]
 
 
-def _up(number: int, unit: int) -> int:
-    """Round up to a multiple of a unit."""
+def _rounded_up(number: int, unit: int) -> int:
     return -(-number // unit) * unit
 
 

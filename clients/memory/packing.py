@@ -67,7 +67,6 @@ def _plain(array: NDArray[Any]) -> NDArray[Any]:
 
 
 def _checksum(header: str, arrays: Mapping[str, NDArray[Any]]) -> str:
-    """Return the SHA-256 of a memory's content."""
     content = hashlib.sha256(header.encode())
     for name, value in sorted(arrays.items()):
         content.update(f"\n{name} {value.dtype.name} {value.shape}\n".encode())

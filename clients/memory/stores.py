@@ -43,13 +43,11 @@ class ContextStore:
         self.context = context
 
     def load(self) -> Memory | None:
-        """See `Store.load`."""
         if RECORD not in self.context.state:
             return None
         return from_bytes(cast(bytes, self.context.state.config_records[RECORD]["bytes"]))
 
     def save(self, memory: Memory) -> None:
-        """See `Store.save`."""
         self.context.state[RECORD] = ConfigRecord({"bytes": to_bytes(memory)})
 
 
@@ -57,7 +55,8 @@ class FileStore:
     """Keeps the memory in a file, which is replaced atomically: a power cut leaves the new one or the old.
 
     The folder is the node's `state-dir`, created if it is missing. Other runs' files of the same client are
-    removed when a run's first one is written, but the newest few.
+    removed when a run's first one is written, but the newest few. One that cannot be read is renamed to
+    `<name>.bad`, with a warning; an OSError says that the folder cannot be written to, or is full.
     """
 
     def __init__(self, folder: str | Path, run_id: int | str, client: int) -> None:
@@ -65,7 +64,6 @@ class FileStore:
         self.path = Path(folder) / f"run-{run_id}-client-{client}.safetensors"
 
     def load(self) -> Memory | None:
-        """See `Store.load`; a file that cannot be read is renamed to `<name>.bad`, with a warning."""
         try:
             with open_regular(self.path) as file:
                 return from_bytes(file.read())
@@ -77,7 +75,6 @@ class FileStore:
             return None
 
     def save(self, memory: Memory) -> None:
-        """See `Store.save`; an OSError says that the folder cannot be written to, or is full."""
         temporary = self.path.with_name(f".{self.path.name}.tmp")  # always the same: one at most is left over
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -92,7 +89,6 @@ class FileStore:
             ) from error
 
     def _set_aside(self, reason: str) -> None:
-        """Rename a file that is of no use."""
         bad = self.path.with_name(f"{self.path.name}.bad")
         try:
             os.replace(self.path, bad)

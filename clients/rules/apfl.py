@@ -24,14 +24,12 @@ class APFL(SGD):
     vectors, numbers = ("v",), ("alpha",)
 
     def setup(self) -> None:
-        """Start with v = w in a client's first round."""
         if not self.state:
             w, alpha = self.weights, float(self.config.own["alpha"])
             self.state = {"v": copy_of(w), "alpha": numbers_like(w, alpha)}
         self.adapts = self.config.own["alpha-mode"] != "fixed"
 
     def step(self, y: Vector, gradient: Oracle, rate: Rate) -> None:
-        """Do one local step: change `y` and the state."""
         v, alpha = self.state["v"], self.state["alpha"]
         at_local = copy_of(gradient(y))  # first, as the loss at the first gradient is reported
         at_mixture = gradient(self.mixture(y))
@@ -45,7 +43,6 @@ class APFL(SGD):
         subtract(y, at_local, rate)
 
     def personal(self) -> Vector:
-        """Return alpha v + (1 - alpha) w."""
         return self.mixture(self.weights)
 
     def mixture(self, y: Vector) -> Vector:

@@ -10,7 +10,6 @@ class Proximal(SGD):
     """FedProx: y -= eta (g(y) + mu (y - w)) (Li et al. 2018, eq. 2)."""
 
     def correction(self) -> Correction:
-        """Return mu (y - w)."""
         return Correction(strength=float(self.config.own["mu"]))
 
 
@@ -21,8 +20,7 @@ class Corrected(SGD):
     """
 
     def correction(self) -> Correction:
-        """Return d; the server sends none while it is zero."""
-        return Correction(direction=self.arrays[0] if self.arrays else None)
+        return Correction(direction=self.arrays[0] if self.arrays else None)  # none is sent while it is zero
 
 
 class HeavyBall(SGD):
@@ -32,7 +30,6 @@ class HeavyBall(SGD):
     """
 
     def correction(self) -> Correction:
-        """Return d + strength (y - w)."""
         return Correction(float(self.config.own["strength"]), self.arrays[0] if self.arrays else None)
 
 
@@ -45,11 +42,9 @@ class Dynamic(SGD):
     vectors = ("gradient",)
 
     def correction(self) -> Correction:
-        """Return alpha (y - w) - g_k."""
         return Correction(self._alpha, -self.state["gradient"] if self.state else None)
 
     def finish(self, y: Vector, steps: Rate, rate: Rate) -> tuple[list[Vector], dict[str, Vector]]:
-        """Return the new g_k, which is kept."""
         change = self.weights - y
         change *= self._alpha
         if self.state:

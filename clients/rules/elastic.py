@@ -5,9 +5,16 @@ Ma et al., "EFL: Elastic Federated Learning on Non-IID Data", Algorithm 1, Clien
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, cast
+
+import numpy as np
+
 from clients.rules.base import SGD, Oracle, Own, descend
-from clients.rules.ternary import pack, ternary
-from clients.rules.vectors import Rate, Vector, is_finite, subtract
+from clients.rules.vectors import Rate, Vector, as_array, is_finite, subtract
+from fedtide.ground.contract import ternary as codec
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 def elastic_gradient(y: Vector, precision: Vector, weighted: Vector, strength: float) -> Vector:
@@ -34,11 +41,9 @@ class Elastic(SGD):
     vectors = ("residual",)
 
     def setup(self) -> None:
-        """Send the weights unless updates are compressed."""
         self.sends_weights = not self.config.own["compress"]
 
     def step(self, y: Vector, gradient: Oracle, rate: Rate) -> None:
-        """Do one local step: change `y` in place."""
         if not self.arrays:
             return super().step(y, gradient, rate)
         descend(y, gradient, rate, lambda y: self._pull(y, rate))
@@ -68,3 +73,30 @@ class Elastic(SGD):
             raise ValueError("the update is not finite; is the learning rate too high?")
         sent = ternary(total, int(self.config.own["kept"]), str(self.config.own["ties"]))
         return sent, total - sent
+
+
+def ternary(vector: Vector, k: int, ties: str = "exact") -> Vector:
+    """ST(T) of each vector of (..., M) independently (Ma et al., EFL, Algorithm 2)."""
+    if isinstance(vector, np.ndarray):
+        return np.apply_along_axis(codec.ternary, -1, vector, k, ties)
+    vector = cast("Tensor", vector)
+    size = vector.abs()
+    edge = size.kthvalue(size.shape[-1] - k + 1, dim=-1, keepdim=True).values
+    mask = size >= edge
+    if ties == "exact":
+        above, tied = size > edge, size == edge
+        mask = above | (tied & (tied.cumsum(dim=-1) <= k - above.sum(dim=-1, keepdim=True)))
+    total = (size * mask).sum(dim=-1, keepdim=True)
+    if ties == "mean":
+        total = total - edge * (mask.sum(dim=-1, keepdim=True) - k)
+    magnitude = total / k
+    return magnitude * vector.sign() * mask
+
+
+def pack(vector: Vector) -> Vector:
+    """Encode one ternary vector, shape (M,), as bytes; see `codec.pack`."""
+    if isinstance(vector, np.ndarray):
+        return codec.pack(vector)
+    import torch
+
+    return torch.from_numpy(codec.pack(as_array(vector)))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from clients.rules.base import Correction, Oracle
 from clients.rules.corrections import Corrected
+from clients.rules.uploads import DifferenceUpload
 from clients.rules.vectors import Rate, Vector, copy_of, subtract
 
 
@@ -18,7 +19,6 @@ class LastGradient(Corrected):
     """
 
     def setup(self) -> None:
-        """Start with y = w."""
         self.state["local"] = copy_of(self.weights)
 
     def step(self, y: Vector, gradient: Oracle, rate: Rate) -> None:
@@ -32,35 +32,26 @@ class LastGradient(Corrected):
             subtract(local, direction, rate)
 
     def position(self, y: Vector) -> Vector:
-        """Return the local weights, which are not what is sent."""
-        return self.state["local"]
+        return self.state["local"]  # which is not what is sent
 
     def finish(self, y: Vector, steps: Rate, rate: Rate) -> tuple[list[Vector], dict[str, Vector]]:
-        """Keep nothing."""
         return [], {}
 
 
-class KeptGradient(Corrected):
-    """Steps y -= eta (g(y) - G_k); sends n_k G_k^new - (n_k G_k)^old, with the mean gradient of the steps.
+class KeptGradient(DifferenceUpload, Corrected):
+    """Steps y -= eta (g(y) - G_k); u_k = n_k G_k with the mean gradient of the steps, see `DifferenceUpload`.
 
     The server sends n_k and the one of its last accepted round, arrays of shape (..., 1); it may send 1.
 
     State: `latest`, n_k G_k, shape (..., M).
     """
 
-    vectors = ("latest",)
-    sends_weights = False
-
     def correction(self) -> Correction:
-        """Return -G_k."""
         known = "latest" in self.state
         return Correction(direction=-self.state["latest"] / self.arrays[1] if known else None)
 
-    def finish(self, y: Vector, steps: Rate, rate: Rate) -> tuple[list[Vector], dict[str, Vector]]:
-        """Return the difference of n_k G_k to that of the last accepted round, and n_k G_k."""
-        new = self.arrays[0] * self.gradient(y, steps, rate)
-        old = self.state.get("latest")
-        return [new if old is None else new - old], {"latest": new}
+    def upload(self, y: Vector, steps: Rate, rate: Rate) -> Vector:
+        return self.arrays[0] * self.gradient(y, steps, rate)
 
     def gradient(self, y: Vector, steps: Rate, rate: Rate) -> Vector:
         """Return the new G_k, the mean of the steps' gradients, each of which was less the old G_k."""
@@ -73,5 +64,4 @@ class KeptLastGradient(KeptGradient, LastGradient):
     """As `KeptGradient`, with the last gradient of the steps."""
 
     def gradient(self, y: Vector, steps: Rate, rate: Rate) -> Vector:
-        """Return the new G_k."""
         return (self.weights - y) / rate

@@ -22,7 +22,6 @@ class PFedMe(SGD):
     first = True  # no step of this round has been done
 
     def step(self, y: Vector, gradient: Oracle, rate: Rate) -> None:
-        """Do one local step: change `y` and theta."""
         own = self.config.own
         penalty, personal_rate = float(own["penalty"]), float(own["personal-rate"])
         if self.first or own["start"] == "w":
@@ -40,5 +39,4 @@ class PFedMe(SGD):
         approach(y, theta, rate * penalty)
 
     def personal(self) -> Vector:
-        """Return theta; w before the client's first round."""
-        return self.state.get("theta", self.weights)
+        return self.state.get("theta", self.weights)  # w before the first round

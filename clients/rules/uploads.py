@@ -24,7 +24,6 @@ class CorrectedUpload(SGD):
     sends_weights = False
 
     def finish(self, y: Vector, steps: Rate, rate: Rate) -> tuple[list[Vector], dict[str, Vector]]:
-        """Return v_i and ghat_i."""
         ghat = self.weights - y
         if self.config.own["per-step"]:
             ghat = ghat / (rate * steps)
@@ -45,9 +44,11 @@ class DifferenceUpload(SGD):
     sends_weights = False
 
     def finish(self, y: Vector, steps: Rate, rate: Rate) -> tuple[list[Vector], dict[str, Vector]]:
-        """Return the difference to the update of the last accepted round, and u_i."""
+        u = self.upload(y, steps, rate)
+        return [u - self.state["latest"] if "latest" in self.state else u], {"latest": u}
+
+    def upload(self, y: Vector, steps: Rate, rate: Rate) -> Vector:
+        """Return u_i."""
         u = y - self.weights
         u *= self.arrays[0]
-        if self.config.own["normalize"]:
-            u = u / steps
-        return [u - self.state["latest"] if "latest" in self.state else u], {"latest": u}
+        return u / steps if self.config.own["normalize"] else u

@@ -137,7 +137,6 @@ def run(
 
 
 def _fused(rule: SGD, oracle: CohortOracle, batches: BatchIndices) -> bool:
-    """Whether all steps are done in one call."""
     return rule.steps_are_corrected() and oracle.fuses_steps(batches, not rule.correction().is_zero)
 
 

@@ -155,7 +155,6 @@ def _by_batch(model: FlatModel, examples: Examples) -> list[tuple[float, Tensor]
 def _at_once(
     model: FlatModel, examples: Examples, starts: Sequence[int], threads: int
 ) -> list[tuple[float, Tensor]]:
-    """Measure several batches at a time."""
     copies, own = [copy.deepcopy(model.module) for _ in range(threads)], threading.local()
 
     def take_copy() -> None:

@@ -1,7 +1,7 @@
 """Ternary vectors: how EFL compresses an update, and how it is sent.
 
 Ma et al., EFL, Algorithm 2, after Sattler et al. 2019, "Robust and Communication-Efficient Federated Learning
-from Non-IID Data". The same compression of PyTorch tensors is in clients/rules/ternary.py.
+from Non-IID Data". The same compression of PyTorch tensors is in clients/rules/elastic.py.
 """
 
 from __future__ import annotations
