@@ -17,7 +17,6 @@ CONTENTS = {
     "report": "pages about runs, comparisons and traces",
     "comparison": "cells side by side, tables, intervals",
     "loggers": "progress, TensorBoard, MLflow, W&B",
-    "analysis": "what a run did for each client",
     "engine": "the round loop; transports: inline, Ray, late; checkpoints; the run folder",
     "interop": "strategies of Flower as methods of ours",
     "clients": "local SGD: rules, gradients, memory; simulated, or on a device",

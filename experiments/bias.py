@@ -3,7 +3,7 @@
     python experiments/bias.py --write experiments/bias.png
 
 Each dot of the upper row is a client: its share of everything that was applied to the weights, as a multiple
-of its share of the data, over its rate of participation (fedtide/analysis/update_shares.py). The lower
+of its share of the data, over its rate of participation (fedtide/engine/update_shares.py). The lower
 row has the accuracy on the clients' own held-out examples, mean of twenty clients with neighbouring rates and
 of three seeds. Settings: those of newer-methods-digits.toml, with independent rounds and the constant rate.
 """
@@ -25,10 +25,10 @@ from numpy.typing import NDArray
 
 from clients.environment import federated_data, make_trace
 from clients.simulated.evaluation import mean_scores
-from fedtide.analysis.update_shares import update_shares
 from fedtide.config import Settings
 from fedtide.config.grid import cells
 from fedtide.engine.run import simulate
+from fedtide.engine.update_shares import update_shares
 
 METHODS = ("fedavg", "fedau", "f3ast", "mifa", "fedvarp", "mimic", "fedawe")
 SEEDS = (0, 1, 2)

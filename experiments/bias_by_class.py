@@ -4,7 +4,7 @@
     python experiments/bias_by_class.py FILE.toml --strategies fedavg fedvarp --rounds 10
 
 Every client must have one class only. A class's share of the updates is that of everything that was applied
-to the weights (fedtide/analysis/update_shares.py), in the whole run or in its last rounds only. The table
+to the weights (fedtide/engine/update_shares.py), in the whole run or in its last rounds only. The table
 has how far the shares are from those of the data, in percent: the total variation distance, of the whole run
 / of the last rounds. 0: every class counts as much as it has data; near 100: only classes count that have
 hardly any. Seed 0. Methods without clients are left out.
@@ -28,9 +28,9 @@ from numpy.typing import NDArray
 
 from benchmarks.measure import table
 from clients.environment import federated_data, make_trace
-from fedtide.analysis.update_shares import applied_updates, as_shares
 from fedtide.config import Settings
 from fedtide.config.grid import cells
+from fedtide.engine.update_shares import applied_updates, as_shares
 from fedtide.ground.specs import parse
 
 DRAWN = ("fedavg", "fedau", "f3ast", "mimic", "fedlaavg", "fedvarp")

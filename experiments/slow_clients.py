@@ -5,7 +5,7 @@
 
 Clients are ordered by the mean seconds of their tasks, in all runs of the comparisons that have the same
 participation and seed. Each entry has the share of everything that was applied to the weights that came from
-the slowest tenth and from the slower half (fedtide/analysis/update_shares.py), and then the accuracy on the
+the slowest tenth and from the slower half (fedtide/engine/update_shares.py), and then the accuracy on the
 training examples of the slowest tenth and of all clients; in percent, means over seeds. Without bias, the
 first two numbers are the shares of the data. Prints Markdown; needs runs in event time.
 """
@@ -25,10 +25,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.measure import table
-from fedtide.analysis.compute import numbers_of_run
 from fedtide.config import Settings
-from fedtide.engine.read_run import read_run, valid_records
-from fedtide.report.event_tasks import Outcome, tasks_of
+from fedtide.engine.compute_numbers import numbers_of_run
+from fedtide.engine.read_run import read_run
+from fedtide.report.event_time import Outcome, tasks_of
 
 Conditions = tuple[str, ...]
 """The settings on which the speeds of the clients depend."""
@@ -59,11 +59,12 @@ def played(folder: Path) -> Played:
     ValueError
         It is no finished run in event time, or its shares cannot be computed.
     """
-    run, numbers = read_run(folder), numbers_of_run(read_run(folder), compute=True)
+    run = read_run(folder, records=True)
+    numbers = numbers_of_run(run, run.records, compute=True)
     if isinstance(numbers, str):
         raise ValueError(f"{folder}: {numbers}")
     count = run.settings.num_clients
-    found = tasks_of(valid_records(folder), run.settings.clients_per_round or count)
+    found = tasks_of(run.records, run.settings.clients_per_round or count)
     if found is None:
         raise ValueError(f"{folder}: rounds have a fixed length; take runs with round-ends")
     if len(numbers.clients) < count or not numbers.update_shares:

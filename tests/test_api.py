@@ -19,8 +19,8 @@ from torch import nn
 
 import fedtide
 import sim
-from fedtide.analysis.client_numbers import read_numbers
 from fedtide.api.values import setting_values
+from fedtide.engine.client_numbers import read_numbers
 from fedtide.tasks import digits
 from strategies.fedavg import FedAvg
 from traces import RoundAvailability, Trace

@@ -15,7 +15,7 @@ from fedtide.comparison.results import CellRun, Row, rows_of
 from fedtide.config.grid import cells
 from fedtide.config.target import Target
 from fedtide.engine.read_run import Run
-from fedtide.report.ranks_figure import ranks_figure
+from fedtide.report.ranks import ranks_figure
 
 # Demšar (2006), Table 6: the ranks of C4.5, C4.5+m, C4.5+cf and C4.5+m+cf by AUC on 14 data sets.
 DEMSAR = """

@@ -13,11 +13,12 @@ import pytest
 from rich.console import Console
 
 from fedtide.comparison.reach import parse_targets, targets_of
-from fedtide.comparison.results import CellRun, Cost, Row, cost_to_reach, cost_until, estimate, rows_of
+from fedtide.comparison.results import CellRun, Row, cost_to_reach, estimate, rows_of
 from fedtide.comparison.store import CellStore
 from fedtide.comparison.tables import columns, comma_separated, costs, latex, markdown, terminal
 from fedtide.config.grid import cells
 from fedtide.config.target import Target
+from fedtide.engine.history import Cost, History
 from fedtide.engine.read_run import Run
 
 
@@ -60,7 +61,7 @@ def test_what_it_took_to_reach_a_value() -> None:
     assert cost_to_reach(run, low) == cost_to_reach(run, worst) == Cost(1, 2, 1.0, 3.0, 10, 7.5, 60)
     assert cost_to_reach(run, never) is None
     unknown = record(1, 0.5, steps=[5, None])  # a client that did not say what it did, and no clock
-    np.testing.assert_equal(cost_until([unknown], 1), Cost(1, 2, 1.0, 3.0, *[math.nan] * 3))
+    np.testing.assert_equal(History.of([unknown]).cost(-1), Cost(1, 2, 1.0, 3.0, *[math.nan] * 3))
 
 
 def test_costs_to_several_targets() -> None:

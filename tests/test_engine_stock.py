@@ -10,9 +10,9 @@ import pytest
 from own_parts import Folder
 
 import sim
-from fedtide.analysis.update_shares import update_shares
 from fedtide.config import Settings
 from fedtide.engine.methods import method_of
+from fedtide.engine.update_shares import update_shares
 from traces import TRACES
 
 STOCK = "flwr.server.strategy."

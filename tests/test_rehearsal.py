@@ -10,11 +10,11 @@ import pytest
 from flwr.common.config import parse_config_args
 
 import sim
-from fedtide.analysis.client_numbers import ClientNumbers, keep_numbers
 from fedtide.cli.deployment import deployed_values, flower_command
 from fedtide.cli.fleet import describe_log, rehearsal_values
 from fedtide.cli.rehearsal import forecast
 from fedtide.config import Settings
+from fedtide.engine.client_numbers import ClientNumbers, keep_numbers
 
 SMALL = ["--model=logistic", "--local-steps=4", "--num-rounds=6", "--num-workers=1", "--client-gpus=0"]
 # Five devices, one of which is there in the first of six rounds only.

@@ -11,19 +11,19 @@ import pytest
 
 import sim
 from clients.environment import make_trace
-from fedtide.analysis.client_numbers import read_numbers
-from fedtide.analysis.update_shares import update_shares
 from fedtide.comparison.results import CellRun, rows_of
 from fedtide.config import Settings
 from fedtide.config.grid import Cell
+from fedtide.engine.client_numbers import read_numbers
 from fedtide.engine.read_run import Run
 from fedtide.engine.run import simulate
+from fedtide.engine.update_shares import update_shares
 from fedtide.report.__main__ import main
 from fedtide.report.curves import band_of, curves_figure, smoothed
-from fedtide.report.grid import grid_of
-from fedtide.report.history import history_of
 from fedtide.report.participation import COLUMNS, ROWS, State, StateGrid, of_run, states_of
+from fedtide.report.rounds import event_figure
 from fedtide.report.subject import Subject, read_subject
+from fedtide.report.summary import grid_of
 from traces import RoundAvailability
 
 SMALL = [
@@ -36,6 +36,10 @@ GRID = 'seed = [0, 1]\n[[cell]]\nstrategy = "fedavg"\npaper = 43.21\n[[cell]]\ns
 
 def record(t: int, **more: Any) -> dict[str, Any]:
     return {"round": t, "selected": [], "active": [], "steps": [], "failed": {}, "bytes_up": 0, **more}
+
+
+def run_of(records: list[Any], **summary: Any) -> Run:
+    return Run(Path(), {}, summary, records)
 
 
 def test_the_states_of_clients_by_hand() -> None:
@@ -83,10 +87,10 @@ def test_states_that_share_a_cell() -> None:
 def test_curves_of_seeds() -> None:
     """Two seeds, evaluated every second round; the second one ended early."""
     runs = [
-        history_of([record(t, active=[0] * (t > 0), loss=1.0 * s, accuracy=a) for t, a in enumerate(scores)])
+        run_of([record(t, active=[0] * (t > 0), loss=1.0 * s, accuracy=a) for t, a in enumerate(scores)])
         for s, scores in ((1, [0.1, None, 0.5, None, 0.7]), (3, [0.1, None, 0.3]))
     ]
-    band, merged = band_of(runs, "score", 10), band_of(runs, "score", 1)
+    band, merged = band_of(runs, "accuracy", 10), band_of(runs, "accuracy", 1)
     assert band is not None
     assert merged is not None
     assert band.x["rounds"].tolist() == band.x["uploads"].tolist() == [0, 2, 4]
@@ -97,12 +101,10 @@ def test_curves_of_seeds() -> None:
 
 
 def test_curves_end_where_the_first_seed_has_stopped() -> None:
-    values = {"goes on": [0.1, 0.5, 0.7], "": [0.1, 0.9]}
-    several = [
-        history_of([record(t, accuracy=a) for t, a in enumerate(of)], stopped=not name)
-        for name, of in values.items()
-    ]
-    band = band_of(several, "score", 100)
+    goes_on, ended = (
+        [record(t, accuracy=a) for t, a in enumerate(of)] for of in ([0.1, 0.5, 0.7], [0.1, 0.9])
+    )
+    band = band_of([run_of(goes_on), run_of(ended, stopped="patience")], "accuracy", 100)
     assert band is not None
     assert [*band.x["rounds"]] == [0, 1]
     assert band.mean.tolist() == pytest.approx([0.1, 0.7])
@@ -114,7 +116,7 @@ def test_averaged_and_logarithmic_curves() -> None:
         [2, 3, 17 / 3, 7]
     )  # of a short line: 3
     scores = [0.1, 0.2, 0.6, 0.4, 0.5]
-    runs = {"a": [history_of([record(t, loss=s, accuracy=s) for t, s in enumerate(scores)])]}
+    runs = {"a": [run_of([record(t, loss=s, accuracy=s) for t, s in enumerate(scores)])]}
     figure = curves_figure(runs, {"": {"a": "a"}}, {})
     assert figure is not None
     assert figure.switches == {"smooth": "Moving average of 3 points", "log": "Logarithmic loss"}
@@ -124,7 +126,7 @@ def test_averaged_and_logarithmic_curves() -> None:
         [0.15, 0.3, 0.4, 0.5, 0.45],
     ]
     assert [view["layout"][axis].get("log") for axis in ("yaxis", "yaxis2")] == [None, {"type": "log"}]
-    at_zero = {"a": [history_of([record(t, loss=float(t)) for t in range(3)])]}
+    at_zero = {"a": [run_of([record(t, loss=float(t)) for t in range(3)])]}
     figure = curves_figure(at_zero, {"": {"a": "a"}}, {})
     assert figure is not None
     assert figure.switches == {}
@@ -133,7 +135,7 @@ def test_averaged_and_logarithmic_curves() -> None:
 def test_time_is_the_first_axis_where_all_runs_have_a_clock() -> None:
     def run(**more: Any) -> list[Any]:
         times = [{key: t * value for key, value in more.items()} if t else {} for t in range(3)]
-        return [history_of([record(t, active=[0] * t, loss=1.0, **times[t]) for t in range(3)])]
+        return [run_of([record(t, active=[0] * t, loss=1.0, **times[t]) for t in range(3)])]
 
     def axes(*runs: list[Any]) -> list[str]:
         figure = curves_figure(
@@ -156,13 +158,17 @@ def test_events_failures_and_phases() -> None:
         record(2, learning_rate=0.2, events=[departure], failed={"1": "reply lost"}),
     ]
     records[0]["seconds"] = {"select": 0.1, "transfer": 0.1, "train": 0.4, "write": None}
-    history = history_of(records)
-    phases = {name: values[0] for name, values in history.phases.items()}
+    run = run_of(records)
+    phases = {name: values[0] for name, values in run.history.phases.items()}
     assert phases == {"select": 0.1, "transfer": 0.1, "train": 0.4}
-    assert [(e.round, e.client) for e in history.events] == [(2, 3), (2, None)]
-    assert "dropped" in history.events[0].kind
-    assert "gamma 0.25" in history.events[0].details
-    assert history.failures == {"… steps of …": {1: 2}, "reply lost": {2: 1}}
+    assert run.history.failures == {"… steps of …": {1: 2}, "reply lost": {2: 1}}
+    figure = event_figure({"a": run})
+    assert figure is not None
+    assert figure.table is not None
+    left, restarts = [[*row] for row in figure.table.rows if row[0] == "2" and not row[4].endswith("round")]
+    assert [row[:2] + row[3:4] for row in (left, restarts)] == [["2", "", "3"], ["2", "", ""]]
+    assert "dropped" in left[2]
+    assert "gamma 0.25" in left[4]
 
 
 def test_what_is_kept_of_the_clients(tmp_path: Path) -> None:

@@ -10,15 +10,13 @@ import pytest
 import sim
 from clients.environment import make_trace
 from fedtide.config import Settings
-from fedtide.engine.read_run import valid_records
+from fedtide.engine.read_run import records_in
 from fedtide.engine.run import simulate
-from fedtide.report.event_tasks import Outcome, TimedRun, tasks_of
-from fedtide.report.gantt_figure import MAX_BARS, MAX_CLIENTS, gantt_figure
-from fedtide.report.lag_figure import lag_figure, lags_by_client
+from fedtide.report.event_time import Outcome, TimedRun, play, tasks_of
+from fedtide.report.event_time_figures import MAX_BARS, MAX_CLIENTS, gantt_figure, lag_figure, lags_by_client
 from fedtide.report.make import page_of
 from fedtide.report.participation import State, of_run
 from fedtide.report.subject import read_subject
-from fedtide.report.timeline_statistics import play
 
 TWO = "client,start,end,steps_per_second\n0,0,100,1\n1,0,100,.25\n"  # a task of 10 steps: 10 s, 40 s
 
@@ -92,7 +90,7 @@ def test_a_run_has_the_rounds_that_are_shown_without_training(tmp_path: Path, ow
         **{"engine": "inline", "client_gpus": 0.0, "run_dir": str(tmp_path / "runs"), **own},
     )
     _, folder, _ = simulate(settings)
-    records = valid_records(folder.path)[1:]
+    records = [*records_in(folder.path)][1:]
     trace = make_trace(settings)
     played = json.loads(json.dumps(list(play(settings, trace))))
     keys = "round begin virtual_seconds selected active steps failed idle replied dropped withdrawn"

@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 import fedtide.runs
 import sim
 from fedtide.engine import read_run as reader
-from fedtide.engine.read_run import find_runs, read_run, records_in, valid_records
+from fedtide.engine.history import History
+from fedtide.engine.read_run import find_runs, read_run, records_in
 from fedtide.ground.files import read_arrays
 from fedtide.report.__main__ import main as report
 from fedtide.report.subject import read_subject
@@ -101,14 +102,14 @@ BAD_LINES = {
 def test_a_line_that_is_not_a_record_is_skipped_and_named(run: Path, kind: str, caplog: Any) -> None:
     content = lines(run)
     (run / "metrics.jsonl").write_bytes(b"".join([*content[:2], BAD_LINES[kind], *content[2:]]))
-    assert [record["round"] for record in valid_records(run)] == [0, 1, 2, 3]
+    assert [record["round"] for record in records_in(run, lenient=True)] == [0, 1, 2, 3]
     assert f"{run / 'metrics.jsonl'}, line 3: " in caplog.text
     assert len(caplog.text) < 1000
     with pytest.raises(ValueError, match="line 3"):
         [*records_in(run)]
     caplog.clear()
     (run / "metrics.jsonl").write_bytes(b"".join([*content, BAD_LINES[kind][:-1]]))
-    assert len(valid_records(run)) == 4
+    assert len([*records_in(run, lenient=True)]) == 4
     assert not caplog.text  # the last line of a run that was cut off
 
 
@@ -116,7 +117,7 @@ def test_clients_of_other_projects_have_names_and_may_not_report_steps(run: Path
     record = {"round": 4, "selected": ["a", 1], "active": ["a"], "steps": [None]}
     with (run / "metrics.jsonl").open("a") as file:
         file.write(json.dumps(record) + "\n")
-    assert [*records_in(run)][-1] == valid_records(run)[-1] == record
+    assert [*records_in(run)][-1] == [*records_in(run, lenient=True)][-1] == record
 
 
 def test_a_long_line_is_not_read(run: Path, monkeypatch: Any) -> None:
@@ -124,7 +125,7 @@ def test_a_long_line_is_not_read(run: Path, monkeypatch: Any) -> None:
     with (run / "metrics.jsonl").open("ab") as file:
         file.truncate(2**40)
     with pytest.raises(ValueError, match=r"metrics\.jsonl, line 5: longer than 1 MiB"):
-        valid_records(run)
+        [*records_in(run, lenient=True)]
 
 
 @pytest.mark.parametrize("name", ["config.toml", "metrics.jsonl", "clients.json"])
@@ -165,7 +166,7 @@ def test_any_content_is_read_or_refused(run: Path, data: st.DataObject) -> None:
     (run / "summary.json").write_text(json.dumps(summary))
     (run / "metrics.jsonl").write_bytes(b"".join([*lines(run)[:2], json.dumps(record).encode() + b"\n"]))
     try:
-        valid_records(run)
+        History.of(records_in(run, lenient=True))
         fedtide.runs.table_of(find_runs(run.parent))
     except ValueError as error:
         assert str(run) in str(error)  # noqa: PT017

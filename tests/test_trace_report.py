@@ -15,9 +15,9 @@ from clients.environment import make_trace
 from fedtide.config import Settings
 from fedtide.report.participation import State, StateGrid
 from fedtide.report.participation_figure import participation_figure
-from fedtide.report.trace_page import print_lines
-from fedtide.report.trace_report import describe, participation_of
+from fedtide.report.trace import participation_of, print_lines
 from fedtide.report.trace_statistics import SpellLengths, observe
+from fedtide.report.trace_texts import describe
 from traces import Combined, Membership, RoundAvailability, Trace
 
 OFF = -1.0

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from clients.environment import make_trace
-from fedtide.analysis.update_shares import update_shares
 from fedtide.config import Settings
+from fedtide.engine.update_shares import update_shares
 
 SIZES = np.array([10, 20, 30, 40])
 DATA = SIZES / SIZES.sum()

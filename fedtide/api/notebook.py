@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 
 from fedtide.comparison import tables
 from fedtide.comparison.results import Row, label_of
-from fedtide.report.curves import Band, band_of
-from fedtide.report.history import history_of
+from fedtide.report.curves import band_of
 
 COLORS = ("#1f77b4", "#d95f02", "#2ca02c", "#9467bd", "#8c564b", "#e377c2", "#7f7f7f", "#17becf")
 STYLE = "white-space:nowrap;border-collapse:separate;border-spacing:1em 0"  # of the table
@@ -31,7 +30,8 @@ def comparison_html(rows: Sequence[Row]) -> str:
 
 def _plot(rows: Sequence[Row]) -> str:
     """Return the curves as SVG."""
-    bands = [(row, band) for row in rows if (band := _band(row)) is not None]
+    curves = [(row, band_of([run for _, run in row.runs], row.metric.key, WIDTH)) for row in rows]
+    bands = [(row, band) for row, band in curves if band is not None]  # in at most a point per pixel
     if not bands:
         return ""
     values = np.concatenate([band.mean for _, band in bands])
@@ -54,12 +54,6 @@ def _plot(rows: Sequence[Row]) -> str:
     size = f'viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" style="max-width:100%"'
     drawn = f'<svg {size} role="img">{"".join(parts)}</svg>'
     return f"<div>{drawn}</div><div>{' &ensp; '.join(legend)}</div>"
-
-
-def _band(row: Row) -> Band | None:
-    """Return the metric over rounds, mean over the seeds, in at most a point per pixel."""
-    histories = [history_of(run.records, row.metric.key, "stopped" in run.summary) for _, run in row.runs]
-    return band_of(histories, "score", WIDTH)
 
 
 def _limits(values: NDArray[np.float64]) -> tuple[float, float]:

@@ -17,7 +17,6 @@ from fedtide.comparison.claims import rankings_of, sentences
 from fedtide.comparison.ranking import Ranking
 from fedtide.comparison.results import CellRun, Row, rows_of
 from fedtide.engine import read_run
-from fedtide.engine.read_run import valid_records
 from fedtide.ground.errors import SettingsError
 from fedtide.ground.files import read_arrays
 from fedtide.report.subject import CELLS, read_subject
@@ -158,4 +157,5 @@ def read(folder: Path, trust: bool = False) -> Run | Comparison:
 def with_records(run: read_run.Run) -> Run:
     """Return a run with the records of its rounds, to be found from any working directory."""
     own: Mapping[str, Any] = {field.name: getattr(run, field.name) for field in fields(read_run.Run)}
-    return Run(**{**own, "path": run.path.absolute(), "records": valid_records(run.path)})
+    records = run.records or [*read_run.records_in(run.path, lenient=True)]
+    return Run(**{**own, "path": run.path.absolute(), "records": records})

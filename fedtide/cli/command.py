@@ -55,7 +55,7 @@ def execute(parser: Parser, arguments: argparse.Namespace, imported: Callable[[]
         source = arguments.config or "command line"
         settings = settings_of(values, source, arguments.trust)
         if arguments.show_trace is not None:
-            from fedtide.report.trace_report import show_trace
+            from fedtide.report.trace import show_trace
 
             imported()
             report = show_trace(settings, console)

@@ -17,7 +17,6 @@ from rich.markup import escape
 from rich.table import Table
 
 from clients.environment import federated_data
-from fedtide.analysis.client_numbers import read_numbers
 from fedtide.api.running import compare_and_report
 from fedtide.cli.deployment import SUPERLINK, deployed_values, flower_command
 from fedtide.cli.fleet import deadline, describe_log
@@ -27,10 +26,10 @@ from fedtide.comparison.tables import mean_and_deviation, number_of, signed
 from fedtide.comparison.tuning import Tuning
 from fedtide.config.grid import Cell
 from fedtide.config.target import Target
+from fedtide.engine.client_numbers import read_numbers
 from fedtide.engine.run_folder import finite
 from fedtide.ground.wording import count, plain, say
-from fedtide.report.trace_page import MAX_NAMES, print_lines
-from fedtide.report.trace_report import show_trace
+from fedtide.report.trace import MAX_NAMES, print_lines, show_trace
 
 FILE = "rehearsal.json"  # in the comparison's folder: what `--json` prints
 

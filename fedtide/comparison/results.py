@@ -10,8 +10,11 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from fedtide.config.grid import Cell
 from fedtide.config.target import Target
+from fedtide.engine.history import Cost
 from fedtide.engine.read_run import Run
 from fedtide.tasks import Metric
 
@@ -27,20 +30,8 @@ class Estimate(NamedTuple):
     margin: float  # half the width of the 95 % confidence interval of the mean (Student)
 
 
-class Cost(NamedTuple):
-    """What a run took up to some round; NaN: not known."""
-
-    rounds: float
-    uploads: float  # replies that counted
-    megabytes_up: float  # sent by the clients
-    megabytes_down: float
-    local_steps: float  # of the replies that counted
-    device_seconds: float  # that clients were at work, all together
-    virtual_seconds: float  # on the trace's clock
-
-
 class CellRun(NamedTuple):
-    """A cell of a comparison, and its run with the records."""
+    """A cell of a comparison, and its run."""
 
     cell: Cell
     run: Run
@@ -78,7 +69,8 @@ class Row:
     @property
     def finals(self) -> dict[int, float]:
         """The final value of the metric by seed."""
-        return {cell.settings.seed: run.final for cell, run in self.runs}
+        values = {cell.settings.seed: run.last_values.get(self.metric.key) for cell, run in self.runs}
+        return {seed: math.nan if value is None else float(value) for seed, value in values.items()}
 
     @cached_property
     def final(self) -> Estimate:
@@ -93,7 +85,7 @@ class Row:
     @cached_property
     def cost(self) -> Cost:
         """The cost of the whole run, mean over seeds."""
-        costs = [cost_until(run.records, run.records[-1]["round"]) for _, run in self.runs]
+        costs = [run.history.cost(-1) for _, run in self.runs]
         return Cost(*(statistics.mean(column) for column in zip(*costs, strict=True)))
 
     @cached_property
@@ -112,7 +104,7 @@ class Row:
         return self._of_clients("tenth_percentile")
 
     def _of_clients(self, name: str) -> Estimate | None:
-        values = [run.summary["final"].get(f"{name}_{self.metric.key}") for _, run in self.runs]
+        values = [run.last_values.get(f"{name}_{self.metric.key}") for _, run in self.runs]
         found = [value for value in values if value is not None]
         return estimate(found) if found else None
 
@@ -175,37 +167,19 @@ def estimate(values: Sequence[float]) -> Estimate:
     return Estimate(statistics.mean(known), deviation, quantile * deviation / math.sqrt(len(known)))
 
 
-def cost_until(records: Sequence[Mapping[str, Any]], last_round: int) -> Cost:
-    """Return what the rounds up to the last one given took."""
-    done = [record for record in records if record["round"] <= last_round]
-    seconds = [record["virtual_seconds"] for record in done if "virtual_seconds" in record]
-    worked = [record["device_seconds"] for record in done if "device_seconds" in record]
-    steps = [steps for record in done for steps in record.get("steps", [])]
-    return Cost(
-        rounds=last_round,
-        uploads=sum(len(record.get("active", [])) for record in done),
-        megabytes_up=sum(record.get("bytes_up", 0) for record in done) / 1e6,
-        megabytes_down=sum(record.get("bytes_down", 0) for record in done) / 1e6,
-        local_steps=math.nan if None in steps else sum(steps),
-        device_seconds=sum(worked) if worked else math.nan,
-        virtual_seconds=max(seconds, default=math.nan),
-    )
-
-
 def cost_to_reach(run: Run, target: Target) -> Cost | None:
     """Return the cost of reaching a target in an evaluation; None if it was never reached.
 
     A run that stopped for lack of improvement, or because its time was up, has not reached it.
     """
     metric = target.measured(run.metric, "reach")
-    for record in run.records:
-        value = record.get(metric.key)
-        if value is not None and metric.reaches(value, target.value):
-            return cost_until(run.records, record["round"])
-    return None
+    values = run.history.column(metric.key)
+    reached = (row for row in run.history.evaluated(metric.key) if metric.reaches(values[row], target.value))
+    row = next(reached, None)
+    return None if row is None else run.history.cost(row)
 
 
 def _last(run: Run) -> float:
-    values = [record.get(run.metric.key) for record in run.records if record["round"]]
-    evaluated = [value for value in values if value is not None]
+    after = run.history.column(run.metric.key)[run.history.rounds > 0]
+    evaluated = after[np.isfinite(after)].tolist()
     return statistics.mean(evaluated[-LAST:]) if evaluated else math.nan

@@ -20,7 +20,7 @@ from fedtide.comparison.store import Place
 from fedtide.config import Settings
 from fedtide.engine.interrupts import whole
 from fedtide.engine.parts import require_ray
-from fedtide.engine.read_run import records_in
+from fedtide.engine.read_run import read_run, records_in
 from fedtide.engine.server import RoundServer
 from fedtide.engine.transports.ray.leftovers import CELL, locked_folder
 from fedtide.ground import dotted
@@ -59,7 +59,7 @@ def run_cell(
     settings, place, pruning = work
     dotted.PROVIDED.update(provided or {})
     # These import PyTorch, which the driver of a comparison on Ray does without.
-    from fedtide.analysis.compute import keep_numbers_of
+    from fedtide.engine.compute_numbers import keep_numbers_of
     from fedtide.engine.run import FAILURES, simulate
 
     working_folder = place.working_folder if Path(place.working_folder).is_dir() else "."
@@ -73,7 +73,7 @@ def run_cell(
             experiment, _, ended = simulate(inline, folder, inputs, stopping=stopping, extendable=False)
             if settings.report:
                 with suppress(Exception):  # the page of the comparison then says that they are missing
-                    keep_numbers_of(experiment, ended, folder)
+                    keep_numbers_of(experiment, ended, read_run(folder, records=True))
         except (SettingsError, *FAILURES) as error:
             return " ".join(str(error).split()) or type(error).__name__
         except Exception as error:  # one cell's defect must not end the comparison
@@ -108,7 +108,7 @@ class Runner:
             return
         if not self._settings.ray_address and (alone or self._settings.num_workers == 1):
             with whole():  # a process whose imports are cut off may crash
-                import fedtide.analysis.compute  # noqa: F401 - for `run_cell`
+                import fedtide.engine.compute_numbers  # noqa: F401 - for `run_cell`
                 from fedtide.engine.run import unscanned
 
             with unscanned():

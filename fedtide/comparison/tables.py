@@ -13,9 +13,10 @@ from rich.markup import escape
 from rich.table import Table
 
 from fedtide.comparison.ranges import written
-from fedtide.comparison.results import Cost, Estimate, Row
+from fedtide.comparison.results import Estimate, Row
 from fedtide.config import Settings
 from fedtide.config.target import Target
+from fedtide.engine.history import Cost
 from fedtide.ground.tables import csv_text
 from fedtide.tasks import Metric
 

@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 from fedtide.config import Settings
 from fedtide.config.settings import MAX_BYTES, MAX_COUNT, RECORDED, shown
+from fedtide.engine.history import History
 from fedtide.engine.observers import Record
 from fedtide.ground import dotted
 from fedtide.ground.errors import SettingsError
@@ -38,6 +39,14 @@ class Run:
     config: Mapping[str, Any]
     summary: dict[str, Any] = field(default_factory=dict)  # empty if there is none, as after a killed process
     records: Sequence[Record] = ()  # starting with round 0
+    read: History | None = None  # of the records, where these are not kept
+
+    @cached_property
+    def history(self) -> History:
+        """Its records as columns, of its folder if it has not got them."""
+        if self.read is not None:
+            return self.read
+        return History.of(self.records or records_in(self.path, lenient=True))
 
     @cached_property
     def settings(self) -> Settings:
@@ -81,6 +90,25 @@ class Run:
         value = self.summary.get("final", {}).get(self.metric.key)
         return math.nan if value is None else float(value)
 
+    @cached_property
+    def last_values(self) -> Mapping[str, Any]:
+        """The final values by key; of a run that did not end, those of its last evaluation."""
+        if self.summary:
+            return dict(self.summary.get("final", {}))
+        rows = self.history.evaluated("loss")
+        values = {key: self.history.column(key)[rows[-1:]].tolist() for key in (self.metric.key, "loss")}
+        return {key: value[0] for key, value in values.items() if value}
+
+    @property
+    def last_round(self) -> int:
+        """The last round with a record; 0 without any."""
+        return int(self.history.rounds[-1]) if len(self.history) else 0
+
+    @property
+    def stopped(self) -> str:
+        """By which of its settings it ended before its last round; empty if by none."""
+        return str(self.summary.get("stopped", ""))
+
     @property
     def status(self) -> Literal["finished", "interrupted", "failed", "unfinished"]:
         """How it ended; `unfinished` means that it is running or that its process was killed."""
@@ -109,11 +137,11 @@ class Run:
         return "" if self.summary else "did not finish: there is no summary.json"
 
 
-def read_run(path: Path, trust: bool = False) -> Run:
-    """Read a run folder, except for the records of its rounds; a summary that is not one is left out.
+def read_run(path: Path, trust: bool = False, records: bool = False) -> Run:
+    """Read a run folder; a summary that is not one is left out.
 
-    `trust`: whether the parts that it names may be imported. ValueError: the folder has no `config.toml`, or
-    it cannot be read.
+    `trust`: whether the parts that it names may be imported; `records`: whether to read the records of its
+    rounds, see `records_in`. ValueError: the folder has no `config.toml`, or it cannot be read.
     """
     file = path / "config.toml"
     try:
@@ -126,7 +154,8 @@ def read_run(path: Path, trust: bool = False) -> Run:
         raise SettingsError(f"{file}: not TOML: {error}") from None
     if trust:
         dotted.trust(config)
-    return Run(path, config, _summary(path / "summary.json"))
+    found = [*records_in(path, lenient=True)] if records else ()
+    return Run(path, config, _summary(path / "summary.json"), found)
 
 
 def find_runs(folder: Path) -> list[Run]:
@@ -162,54 +191,37 @@ def command_of(content: Mapping[str, Any]) -> str:
     return shlex.join(map(str, command)) if isinstance(command, list) else ""
 
 
-def records_in(path: Path) -> Iterator[Record]:
+def records_in(path: Path, lenient: bool = False) -> Iterator[Record]:
     """Yield the records of the rounds in a run folder, starting with round 0.
 
-    OSError: `metrics.jsonl` cannot be read. ValueError: a line of it is not a record.
+    OSError: `metrics.jsonl` cannot be read. ValueError: a line of it is not a record. `lenient`: a line that
+    is no record is skipped with a warning, or without one if it is the last, where the run was cut off; a
+    file that cannot be read has no records. A line that is too long to be a record is an error nevertheless.
     """
-    for record in _lines(path / "metrics.jsonl"):
-        if isinstance(record, str):
-            raise SettingsError(record)
-        yield record
-
-
-def valid_records(path: Path) -> list[Record]:
-    """Return the records of the rounds, without the lines that are not records.
-
-    Each of these is a warning, except for the last line of the file: the run was cut off there. ValueError: a
-    line is too long to be a record.
-    """
-    found: list[Record] = []
-    wrong = ""
+    file, wrong = path / "metrics.jsonl", ""
     try:
-        for record in _lines(path / "metrics.jsonl"):
-            if wrong:
-                log.warning("%s; skipped", wrong)
-            wrong = record if isinstance(record, str) else ""
-            if not isinstance(record, str):
-                found.append(record)
-    except FileNotFoundError:
-        pass
+        with open_regular(file) as stream:
+            for number in count(1):
+                if not (line := stream.readline(MAX_LINE + 1)):
+                    return
+                if wrong:
+                    log.warning("%s; skipped", wrong)
+                    wrong = ""
+                if len(line) > MAX_LINE:
+                    raise SettingsError(f"{file}, line {number}: longer than {MAX_LINE >> 20} MiB")
+                try:
+                    record = _record(line)
+                except ValueError as error:
+                    wrong = f"{file}, line {number}: {error}"
+                    if not lenient:
+                        raise SettingsError(wrong) from None
+                else:
+                    yield record
     except OSError as error:
-        log.warning("%s: %s", path / "metrics.jsonl", error.strerror or error)
-    return found
-
-
-def _lines(file: Path) -> Iterator[Record | str]:
-    """Yield each line's record, or what is wrong with the line."""
-    with open_regular(file) as stream:
-        for number in count(1):
-            if not (line := stream.readline(MAX_LINE + 1)):
-                return
-            where = f"{file}, line {number}"
-            if len(line) > MAX_LINE:
-                raise SettingsError(f"{where}: longer than {MAX_LINE >> 20} MiB")
-            try:
-                record = _record(line)
-            except ValueError as error:
-                yield f"{where}: {error}"
-            else:
-                yield record
+        if not lenient:
+            raise
+        if not isinstance(error, FileNotFoundError):
+            log.warning("%s: %s", file, error.strerror or error)
 
 
 def _record(line: bytes) -> Record:

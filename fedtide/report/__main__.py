@@ -15,6 +15,7 @@ from pathlib import Path
 from fedtide.ground.display import exit_code
 from fedtide.ground.errors import SettingsError
 from fedtide.report.make import FILE, write_report
+from fedtide.report.subject import read_subject
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -31,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     place = arguments.output or _place(arguments.folders)
     try:
-        path = write_report(arguments.folders, place, trust=arguments.trust)
+        path = write_report(read_subject(arguments.folders, arguments.trust), place)
     except SettingsError as error:
         message = str(error)
     except OSError as error:

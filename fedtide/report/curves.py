@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fedtide.engine.history import Numbers
+from fedtide.engine.read_run import Run
 from fedtide.report import plots
-from fedtide.report.figure import Figure, Plot, Table, Toggle
-from fedtide.report.history import History
-from fedtide.report.plots import Numbers
+from fedtide.report.plots import Figure, Plot, Table, Toggle
 from fedtide.tasks import ACCURACY, Metric
 
 MAX_POINTS = 4000  # of all lines together, but at least MIN_POINTS and at most 400 of each
@@ -21,7 +21,7 @@ MIN_SMOOTHED = 5  # points of a line
 TABLE_ROWS = 40
 
 Bands = Mapping[str, Mapping[str, "Band"]]
-"""By curve, `score` or `loss`, and label, or the line's name within a panel."""
+"""By the key of the metric or `loss`, and label."""
 Panels = Mapping[str, Mapping[str, str]]
 """See `Subject.panels`."""
 Papers = Mapping[str, float | None]
@@ -59,32 +59,17 @@ UNITS = (
 )
 
 
-def _axes(ends: Mapping[str, float], time_first: bool) -> list[Against]:
-    """Return the axes that have something to show, in the largest unit that fits."""
-    fitting: dict[str, Against] = {}
-    for own in UNITS:
-        if ends[own.key] >= 2 * own.size:
-            fitting.setdefault(own.key, own)
-    axes = [Against("rounds", "rounds"), Against("uploads", "uploads"), *fitting.values()]
-    return sorted(axes, key=lambda own: own.key != "seconds") if time_first else axes
-
-
-def band_of(histories: Sequence[History], curve: str, points: int) -> Band | None:
-    """Return the curve of `score` or `loss`, in at most so many points; None if it was never evaluated.
+def band_of(runs: Sequence[Run], key: str, points: int) -> Band | None:
+    """Return the curve of a metric or a loss, in at most so many points; None if it was never evaluated.
 
     It ends where the first of the runs has stopped: a mean over the others would be one of the slower runs.
     """
-    columns = []
-    for history in histories:
-        values = getattr(history, curve)
-        own = (values, history.rounds, history.uploads, history.megabytes, history.virtual_seconds)
-        at = np.flatnonzero(np.isfinite(values))
-        columns.append({int(history.rounds[i]): [column[i] for column in own] for i in at})
-    end = min((history.rounds[-1] for history in histories if history.stopped), default=np.inf)
+    columns = [_columns(run, key) for run in runs]
+    end = min((run.history.rounds[-1] for run in runs if run.stopped and len(run.history)), default=np.inf)
     rounds = sorted({t for column in columns for t in column if t <= end})
     if not rounds:
         return None
-    missing = [np.nan] * 5
+    missing = np.full(5, np.nan)
     every = np.array([[column.get(t, missing) for t in rounds] for column in columns])  # seeds, rounds, 5
     starts, counts = plots.bins(len(rounds), points)
     with warnings.catch_warnings():
@@ -96,63 +81,85 @@ def band_of(histories: Sequence[History], curve: str, points: int) -> Band | Non
     return Band(by_axis, mean, np.minimum.reduceat(low, starts), np.maximum.reduceat(high, starts))
 
 
+def _columns(run: Run, key: str) -> dict[int, Numbers]:
+    """Return the value and the four places of each evaluation, by round."""
+    history, rows = run.history, run.history.evaluated(key)
+    costs = history.costs
+    megabytes = costs["megabytes_up"] + costs["megabytes_down"]
+    columns = [history.column(key), history.rounds, costs["uploads"], megabytes, history.clock]
+    return dict(zip(history.rounds[rows].tolist(), np.stack(columns, axis=1)[rows], strict=True))
+
+
 def curves_figure(
-    groups: Mapping[str, Sequence[History]], panels: Panels, papers: Papers, metric: Metric = ACCURACY
+    groups: Mapping[str, Sequence[Run]], panels: Panels, papers: Papers, metric: Metric = ACCURACY
 ) -> Figure | None:
     """Return the figure of metric and loss, of runs by their labels; None if nothing was evaluated."""
     names = list(dict.fromkeys(name for panel in panels.values() for name in panel))[: plots.MAX_LINES]
-    panels = {key: {name: panel[name] for name in names if name in panel} for key, panel in panels.items()}
-    labels = [label for panel in panels.values() for label in panel.values()]
+    shown = [{name: panel[name] for name in names if name in panel} for panel in panels.values()]
+    labels = [label for panel in shown for label in panel.values()]
     points = int(np.clip(MAX_POINTS / max(1, len(labels)), MIN_POINTS, 400))
     bands = {
         curve: {label: band for label in labels if (band := band_of(groups[label], curve, points))}
-        for curve in ("score", "loss")
+        for curve in (metric.key, "loss")
     }
     bands = {curve: group for curve, group in bands.items() if group}
     if not bands:
         return None
-    every = [band for group in bands.values() for band in group.values()]
-    ends = {key: max(float(np.nanmax(np.append(band.x[key], 0))) for band in every) for key in every[0].x}
-    axes = _axes(ends, all(np.isfinite(band.x["seconds"]).any() for band in every))
-    several = len(panels) > 1
-    views = {
-        f"{own.key}|{i}" if several else own.key: _view(
-            bands, panel, metric, own, 1.02 * ends[own.key] / own.size, names, papers
-        )
-        for own in axes
-        for i, panel in enumerate(panels.values())
-    }
-    choices = [Toggle("Against", {own.key: own.name.capitalize() for own in axes})]
-    if several:
-        choices.append(Toggle("With", {str(i): key for i, key in enumerate(panels)}))
+    axes = _axes([band for group in bands.values() for band in group.values()])
+    toggles = [
+        Toggle("Against", {key: own.name.capitalize() for key, (own, _) in axes.items()}),
+        Toggle("With", {str(i): name for i, name in enumerate(panels)}),
+    ]
+
+    def draw(key: str, panel: str) -> Plot:
+        return _view(bands, shown[int(panel)], metric, *axes[key], names, papers)
+
+    views = plots.views(toggles, draw)
     return Figure(
         "curves",
         f"{metric.title.capitalize()} and loss",
         f"Lines of {metric.title} and loss for {plots.listed(labels, 8)}; the table below has the numbers.",
         views,
-        choices,
+        toggles,
         _switches([*views.values()], bands, metric),
         plots.legend(names, names),
         table=_table(bands, metric),
-        notes=_notes(groups, labels, papers, points),
+        notes=_notes(groups, labels, papers, points, metric),
         height=250 * len(bands) + 60,
     )
 
 
+def _axes(bands: Sequence[Band]) -> dict[str, tuple[Against, float]]:
+    """Return the axes with something to show and their ends, in the largest unit that fits.
+
+    Time comes first if all runs have a clock.
+    """
+    ends = {key: max(float(np.nanmax(np.append(band.x[key], 0))) for band in bands) for key in bands[0].x}
+    fitting: dict[str, Against] = {}
+    for own in UNITS:
+        if ends[own.key] >= 2 * own.size:
+            fitting.setdefault(own.key, own)
+    axes = [Against("rounds", "rounds"), Against("uploads", "uploads"), *fitting.values()]
+    if all(np.isfinite(band.x["seconds"]).any() for band in bands):
+        axes.sort(key=lambda own: own.key != "seconds")
+    return {own.key: (own, 1.02 * ends[own.key] / own.size) for own in axes}
+
+
 def _notes(
-    groups: Mapping[str, Sequence[History]], labels: Sequence[str], papers: Papers, points: int
+    groups: Mapping[str, Sequence[Run]], labels: Sequence[str], papers: Papers, points: int, metric: Metric
 ) -> list[str]:
     notes = []
     if (seeds := max(len(groups[label]) for label in labels)) > 1:
         notes.append(f"Lines are means over up to {seeds} seeds; bands span the lowest to the highest seed.")
         notes.append("Uploads, data and time are means over the seeds, too.")
-    if any(len({h.rounds[-1] for h in groups[n]}) > 1 and any(h.stopped for h in groups[n]) for n in labels):
+    drawn = [groups[label] for label in labels]
+    if any(len({run.last_round for run in runs}) > 1 and any(run.stopped for run in runs) for runs in drawn):
         notes.append("Lines end where the first of their seeds has stopped.")
-    evaluations = max(
-        len({t for h in groups[label] for t in h.rounds[np.isfinite(h.loss) | np.isfinite(h.score)].tolist()})
-        for label in labels
+    evaluated = (
+        {t for run in runs for t in run.history.rounds[run.history.evaluated(metric.key, "loss")].tolist()}
+        for runs in drawn
     )
-    if (most := -(-evaluations // points)) > 1:
+    if (most := -(-max(map(len, evaluated)) // points)) > 1:
         notes.append(f"Each point is the mean of up to {most} evaluations; the band spans all of them.")
     if len(labels) < len(groups):
         notes.append(f"Only the first {len(labels)} of {len(groups)} are drawn; the results table has all.")
@@ -170,7 +177,7 @@ def _view(
     names: Sequence[str],
     papers: Papers,
 ) -> Plot:
-    """Return a panel's traces over one axis, the metric above the loss; diamonds stand at `end`."""
+    """Return a panel's traces over one axis, the metric above the loss; diamonds are at its end."""
     areas: list[Plot] = []
     lines: list[Plot] = []  # on top of all areas
     opacity = 0.2 if len(panel) <= FEW_LINES else 0.06
@@ -192,7 +199,7 @@ def _view(
                 areas.append(area | common)
             hover = f"{name}<br>%{{x:.4~g}} {plots.plain(against.title)}<br>%{{y:.4~g}} {title}"
             lines.append(plots.trace(x, factor * band.mean, hover, line=plots.line(i), **common))
-            if curve == "score" and (paper := papers.get(label)) is not None:
+            if curve == metric.key and (paper := papers.get(label)) is not None:
                 marker = {"symbol": "diamond-open", "size": 11, "color": plots.colour(i)}
                 marker |= {"line": {"width": 2}}
                 hover = f"{name}: the paper reports {paper:g} %"
@@ -211,9 +218,8 @@ def _switches(views: Sequence[Plot], bands: Bands, metric: Metric) -> dict[str, 
             if line["mode"] == "lines" and "fill" not in line:
                 line["smooth"] = {"y": plots.numbers(smoothed(np.array(line["y"], np.float64), window))}
     for row, (curve, group) in enumerate(bands.items()):
-        title, _ = _scale(curve, metric)
-        is_share = curve == "score" and metric.is_share
-        if not is_share and all(bool((band.low > 0).all()) for band in group.values()):
+        title, factor = _scale(curve, metric)
+        if factor == 1 and all(bool((band.low > 0).all()) for band in group.values()):
             switches["log"] = (
                 f"{switches['log']} and {title}" if "log" in switches else f"Logarithmic {title}"
             )
@@ -223,7 +229,7 @@ def _switches(views: Sequence[Plot], bands: Bands, metric: Metric) -> dict[str, 
 
 
 def smoothed(values: Numbers, window: int) -> Numbers:
-    """Return the moving average over an odd number of points, at the ends over those that there are."""
+    """Return the moving average over an odd number of points, over fewer of them at the ends."""
     ones = np.ones(min(window, len(values) - 1 | 1))
     sums, counts = (np.convolve(each, ones, "same") for each in (values, np.ones(len(values))))
     averages: Numbers = sums / counts
@@ -231,27 +237,25 @@ def smoothed(values: Numbers, window: int) -> Numbers:
 
 
 def _scale(curve: str, metric: Metric) -> tuple[str, float]:
-    """Return the title of a curve's axis, and the factor to its unit."""
-    if curve == "loss":
-        return "loss", 1.0
-    return (f"{metric.title}, %", 100.0) if metric.is_share else (metric.title, 1.0)
+    """Return the title of a curve's axis, and the factor to its unit, 100 for shares."""
+    return plots.unit(metric) if curve == metric.key else ("loss", 1.0)
 
 
 def _table(bands: Bands, metric: Metric) -> Table:
     """Return the means at some of the rounds."""
     columns = [
-        (curve, label, band)
+        (*_scale(curve, metric), label, band)
         for curve, group in bands.items()
         for label, band in [*group.items()][: plots.MAX_LINES]
     ]
-    longest = max((band for _, _, band in columns), key=lambda band: len(band.mean)).x["rounds"]
+    longest = max((band for *_, band in columns), key=lambda band: len(band.mean)).x["rounds"]
     rows = []
     for t in longest[plots.thinned(len(longest), TABLE_ROWS)]:
         row = [f"{t:.0f}"]
-        for curve, _, band in columns:
+        for _, factor, _, band in columns:
             i = int(np.abs(band.x["rounds"] - t).argmin())
             value = float(band.mean[i])
-            text = plots.percent(value) if curve == "score" and metric.is_share else f"{value:.4f}"
+            text = plots.percent(value) if factor == 100 else f"{value:.4f}"
             row.append(text if abs(band.x["rounds"][i] - t) < 1 else "")
         rows.append(row)
-    return Table(["round", *(f"{_scale(curve, metric)[0]}: {label}" for curve, label, _ in columns)], rows)
+    return Table(["round", *(f"{title}: {label}" for title, _, label, _ in columns)], rows)

@@ -8,24 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedtide.engine.run_folder import finite
-from fedtide.report.figure import Figure, Table
-from fedtide.report.participation import State
+from fedtide.report.participation import COLOURS, State
+from fedtide.report.plots import Figure, Table
 from fedtide.report.template import TEMPLATE
 
 STROKES = {"solid": "none", "dash": "6 3", "dot": "2 3", "dashdot": "7 3 2 3"}  # of the legend's lines
-
-# Light and dark; absent clients have the colour of the page.
-STATE_COLOURS = {
-    State.ABSENT: ("#ffffff", "#16181c"),
-    State.OFFLINE: ("#dfe2e7", "#33373e"),
-    State.NOT_SELECTED: ("#b4bcc8", "#5a626e"),
-    State.DROPPED: ("#D55E00", "#D55E00"),
-    State.LOST: ("#CC79A7", "#CC79A7"),
-    State.LATE: ("#E69F00", "#E69F00"),
-    State.REJECTED: ("#4a4a4a", "#d5d8dc"),
-    State.INCOMPLETE: ("#8CCBEF", "#2F6690"),
-    State.COMPLETE: ("#0072B2", "#56B4E9"),
-}
 
 
 @dataclass(frozen=True)
@@ -76,7 +63,7 @@ def render(page: Page) -> str:
     return environment.from_string(TEMPLATE).render(
         page=page,
         dashes=STROKES,
-        states=[(state.shown, *STATE_COLOURS[state]) for state in State],
+        states=[(state.shown, *COLOURS[state]) for state in State],
         data=Markup(embedded({"figures": figures, "states": [state.shown for state in State]})),
         plotly=Markup(get_plotlyjs().replace("</script", "<\\/script")),
     )

@@ -11,17 +11,16 @@ from numpy.typing import NDArray
 
 from clients.environment import make_trace, missing_folder, needs_data
 from fedtide.config import Settings
+from fedtide.engine.history import Numbers
 from fedtide.engine.observers import Record
 from fedtide.engine.transports.late import LATE
 from fedtide.report import plots
-from fedtide.report.plots import Numbers
 from traces import RoundAvailability, Trace
 from traces.timeline import timeline
 
 States = NDArray[np.int8]
 
 ROWS, COLUMNS = 200, 400  # of a picture, at most
-EVENT_TIME = "Rounds differ in length. Late are clients that are at work when a round ends."
 MAX_KEPT = 10_000_000  # states in memory; of more, an even sample of the clients is kept
 MAX_EVALUATED = 200_000_000  # clients x rounds of a trace; of more, only some rounds are evaluated
 
@@ -46,6 +45,18 @@ class State(IntEnum):
 
 
 BY_REASON = {"dropped in mid-round": State.DROPPED, "reply lost": State.LOST, LATE: State.LATE}
+
+COLOURS = {  # light and dark; absent clients have the colour of the page
+    State.ABSENT: ("#ffffff", "#16181c"),
+    State.OFFLINE: ("#dfe2e7", "#33373e"),
+    State.NOT_SELECTED: ("#b4bcc8", "#5a626e"),
+    State.DROPPED: ("#D55E00", "#D55E00"),
+    State.LOST: ("#CC79A7", "#CC79A7"),
+    State.LATE: ("#E69F00", "#E69F00"),
+    State.REJECTED: ("#4a4a4a", "#d5d8dc"),
+    State.INCOMPLETE: ("#8CCBEF", "#2F6690"),
+    State.COMPLETE: ("#0072B2", "#56B4E9"),
+}
 
 
 class Picture(NamedTuple):
@@ -164,23 +175,18 @@ def of_run(
     by_round = {record["round"]: record for record in records if record["round"] > 0}
     if not by_round:
         return None
-    n, notes = settings.num_clients, []
-    every = sorted(by_round)
+    n, notes, every = settings.num_clients, [], sorted(by_round)
     rounds = [every[i] for i in plots.thinned(len(every), max(2, MAX_EVALUATED // n))]
     if len(rounds) < len(by_round):
         notes.append(f"An even sample of {len(rounds):,} of the {len(by_round):,} rounds is shown.")
-    try:
-        available = _availability(trace, settings.round_ends > 0)
-    except ValueError as error:
-        trace = str(error)
-        available = _availability(trace, True)
-    if isinstance(trace, str):
+    available = _availability(trace, settings.round_ends > 0)
+    if isinstance(available, str):
         notes.append(
-            f"The trace is not available here ({trace}): clients that were not asked may have been offline, "
-            "not selected, or not members."
+            f"The trace is not available here ({available}): clients that were not asked may have been "
+            "offline, not selected, or not members."
         )
     if settings.round_ends:
-        notes.append(EVENT_TIME)
+        notes.append("Rounds differ in length. Late are clients that are at work when a round ends.")
     planned = _planned(records, settings)
     if settings.local_epochs:
         notes.append("Complete means as many steps as the client did in any round.")
@@ -188,7 +194,7 @@ def of_run(
     shares = np.full((2, len(rounds)), np.nan)
     for column, t in enumerate(rounds):
         record = by_round[t]
-        now = available(record)
+        now = None if isinstance(available, str) else available(record)
         grid.add(t, states_of(record, now, n, planned))
         active = len(record.get("active", []))
         if now is None:
@@ -196,23 +202,21 @@ def of_run(
         elif members := int(now.member.sum()):
             shares[:, column] = int(now.online.sum()) / members, active / members
     hours = np.array([by_round[t].get("virtual_seconds") or np.nan for t in rounds]) / 3600
-    has_clock = bool(np.isfinite(hours).all()) and not settings.round_ends
-    notes += grid.notes
-    known = hours if has_clock else None
+    known = hours if np.isfinite(hours).all() and not settings.round_ends else None
     began = None if isinstance(trace, str) else began_at(trace, known)
-    return Participation(grid, shares[0], shares[1], known, notes, client_names, began)
+    return Participation(grid, shares[0], shares[1], known, [*notes, *grid.notes], client_names, began)
 
 
-def _availability(trace: Trace | str, in_event_time: bool) -> Callable[[Record], RoundAvailability | None]:
-    """Return what says who was there when the round of a record began; None where it is not known.
-
-    ValueError: the trace has no event time.
-    """
+def _availability(trace: Trace | str, in_event_time: bool) -> Callable[[Record], RoundAvailability] | str:
+    """Return a function of the record of a round: who was there when it began; or why it is not known."""
     if isinstance(trace, str):
-        return lambda record: None
+        return trace
     if not in_event_time:
         return lambda record: trace.round(record["round"])
-    known = timeline(trace)
+    try:
+        known = timeline(trace)
+    except ValueError as error:  # the trace has no event time
+        return str(error)
     return lambda record: known.availability(record["round"], record["begin"])
 
 

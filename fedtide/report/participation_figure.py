@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtide.engine.history import Numbers
 from fedtide.ground.wording import client_name, count
 from fedtide.report import plots
-from fedtide.report.figure import Entry, Figure, Plot, Table, Toggle
 from fedtide.report.participation import Participation, Picture, State
-from fedtide.report.plots import Numbers
+from fedtide.report.plots import Entry, Figure, Plot, Toggle
 
 MAX_RUNS = 12  # that have a picture
 MAX_CURVE = 400  # points of a curve
@@ -26,15 +26,15 @@ ONLINE, TOOK_PART = "#A6A6A6", "#0072B2"
 COLOUR_OF = {"state": "State", "share": "Share that took part"}
 ORDERS = {"availability": "Availability", "index": "Number"}
 AXES = {"rounds": "Rounds", "time": "Virtual time"}
-
-
-class Drawn(NamedTuple):
-    """A picture of a run's participation, with the clients in one of the orders."""
-
-    run: str  # its number, as in the keys of the views
-    participation: Participation
-    order: str
-    picture: Picture
+SHARES: Plot = {
+    "zmin": 0,
+    "colorscale": "Cividis",
+    "showscale": True,
+    "colorbar": {
+        **{"orientation": "h", "x": 0, "xanchor": "left", "y": 1.02, "yanchor": "bottom", "len": 0.5},
+        **{"nticks": 4, "ticksuffix": " %", "thickness": 10, "xpad": 0, "ypad": 2, "outlinewidth": 0},
+    },
+}
 
 
 def participation_figure(
@@ -46,69 +46,77 @@ def participation_figure(
     )
     if not shown:
         return None
-    every = [
-        Drawn(str(i), p, order, p.grid.picture(p.grid.by_availability() if order == "availability" else None))
+    pictures = {
+        (str(i), order): p.grid.picture(p.grid.by_availability() if order == "availability" else None)
         for i, (_, p) in enumerate(shown)
         for order in ORDERS
-    ]
-    axes = AXES if all(p.hours is not None for _, p in shown) else {"rounds": AXES["rounds"]}
+    }
+    kinds = _kinds([*pictures.values()])
     names = {str(i): name for i, (name, _) in enumerate(shown)}
     toggles = [
         Toggle("Participation with", names),
         Toggle("Clients by", ORDERS),
-        Toggle("Colour", _kinds(every)),
-        Toggle("Against", axes),
+        Toggle("Colour", kinds),
+        Toggle("Against", AXES if all(p.hours is not None for _, p in shown) else {"rounds": AXES["rounds"]}),
     ]
-    cells, views = {}, {}
-    for drawn, kind in itertools.product(every, _kinds(every)):
-        name = f"{drawn.run}-{drawn.order}-{kind}"
-        cells[name] = _cells(drawn.picture, kind)
-        for x in axes:
-            chosen = zip(toggles, (drawn.run, drawn.order, kind, x), strict=True)
-            key = "|".join(option for toggle, option in chosen if len(toggle.options) > 1)
-            views[key] = _view(drawn, name, kind, x == "time")
-    used = sorted({state for _, p in shown for state in p.grid.occurring()})
+
+    def draw(run: str, order: str, kind: str, x: str) -> Plot:
+        made = _view(shown[int(run)][1], pictures[run, order], order, kind, x == "time")
+        made["data"][0]["cells"] = f"{run}-{order}-{kind}"
+        return made
+
+    states = sorted({state for _, p in shown for state in p.grid.occurring()})
     online = [Entry("share online", ONLINE, group="online")] if _known(shown[0][1].online) else []
     return Figure(
         "participation",
         "Participation",
-        f"Clients by rounds, coloured by state ({', '.join(s.shown for s in used)}); below, the share of "
+        f"Clients by rounds, coloured by state ({', '.join(s.shown for s in states)}); below, the share of "
         "the members that is online and that took part.",
-        views,
-        [toggle for toggle in toggles if len(toggle.options) > 1],
+        plots.views(toggles, draw),
+        toggles,
         legend=[
-            *(Entry(state.shown, f"state-{state.value}", is_area=True) for state in used),
+            *(Entry(state.shown, f"state-{state.value}", is_area=True) for state in states),
             *online,
             Entry("share that took part", TOOK_PART, group="took"),
         ],
-        cells=cells,
-        table=_table(shown),
-        notes=[*notes, *_notes(every, names)],
+        cells={
+            f"{run}-{order}-{kind}": _cells(picture, kind)
+            for (run, order), picture in pictures.items()
+            for kind in kinds
+        },
+        table=plots.table_of(
+            ["client", *(f"{state.shown}, %" for state in states)],
+            {name: _rows(participation, states) for name, participation in shown},
+            "participation with",
+        ),
+        notes=[*notes, *_notes(shown, pictures)],
         height=560,
     )
 
 
-def _kinds(every: Sequence[Drawn]) -> dict[str, str]:
+def _kinds(pictures: Sequence[Picture]) -> dict[str, str]:
     """Return the colours to choose from; the shares come first where many clients share a cell."""
-    if all(drawn.picture.is_exact for drawn in every):
+    if all(picture.is_exact for picture in pictures):
         return {"state": COLOUR_OF["state"]}
-    many = any(math.prod(drawn.picture.largest) > FEW for drawn in every)
+    many = any(math.prod(picture.largest) > FEW for picture in pictures)
     return dict(sorted(COLOUR_OF.items(), reverse=not many))
 
 
-def _notes(every: Sequence[Drawn], names: Mapping[str, str]) -> list[str]:
+def _notes(
+    shown: Sequence[tuple[str, Participation]], pictures: Mapping[tuple[str, str], Picture]
+) -> list[str]:
     """Describe samples, and how much a cell stands for."""
     found: dict[str, list[str]] = {}
-    for run, participation, order, picture in every:
-        if order == "index":
-            clients, rounds = picture.largest
-            size = f"A cell stands for up to {count(clients, 'client')} x {count(rounds, 'round')}."
-            for note in [*participation.notes, *([] if picture.is_exact else [size])]:
-                found.setdefault(note, []).append(names[run])
+    for i, (name, participation) in enumerate(shown):
+        picture = pictures[str(i), "index"]
+        clients, rounds = picture.largest
+        size = f"A cell stands for up to {count(clients, 'client')} x {count(rounds, 'round')}."
+        for note in [*participation.notes, *([] if picture.is_exact else [size])]:
+            found.setdefault(note, []).append(name)
     notes = [
-        note if len(of) == len(names) else f"{plots.listed(of, 3)}: {note}" for note, of in found.items()
+        note if len(of) == len(shown) else f"{plots.listed(of, 3)}: {note}" for note, of in found.items()
     ]
-    if not all(drawn.picture.is_exact for drawn in every):
+    if not all(picture.is_exact for picture in pictures.values()):
         notes.append("A cell shows its most frequent state, or the share of its clients that took part.")
     return notes
 
@@ -132,9 +140,8 @@ def _top(picture: Picture) -> float:
     return 100 * float(known.max()) if known.any() else 100.0
 
 
-def _view(drawn: Drawn, cells: str, kind: str, in_time: bool) -> Plot:
+def _view(participation: Participation, picture: Picture, order: str, kind: str, in_time: bool) -> Plot:
     """Return the heat map over the curves, on the same axis."""
-    participation, picture = drawn.participation, drawn.picture
     hours = participation.hours if in_time else None
     positions = np.array(participation.rounds, np.float64) if hours is None else hours
     of_round = dict(zip(participation.rounds, positions.tolist(), strict=True))
@@ -146,19 +153,18 @@ def _view(drawn: Drawn, cells: str, kind: str, in_time: bool) -> Plot:
         title, at = "time (UTC)", "%{x|%Y-%m-%d %H:%M}"
     heat = {
         "type": "heatmap",
-        "cells": cells,
         "x": plots.numbers(x),
         "y": plots.numbers(y),
         "yaxis": "y2",
-        "rows": _row_names(drawn),
-        "columns": _column_names(drawn),
+        "rows": _row_names(participation, picture, order),
+        "columns": _column_names(participation, picture),
         "hoverongaps": False,
         "hovertemplate": "%{text}<extra></extra>",
-        **(_SHARES | {"zmax": _top(picture)} if kind == "share" else {"showscale": False}),
+        **(SHARES | {"zmax": _top(picture)} if kind == "share" else {"showscale": False}),
     }
     shares = plots.axis("share of<br>members, %", domain=[0, 0.22], range=[-3, 103], tickvals=[0, 50, 100])
     horizontal = plots.axis(title, anchor="y", range=plots.numbers(_ends(x)))
-    made = plots.layout(xaxis=horizontal, yaxis=shares, yaxis2=_vertical(drawn, y))
+    made = plots.layout(xaxis=horizontal, yaxis=shares, yaxis2=_vertical(participation, picture, order, y))
     if kind == "share":
         made["margin"]["t"] = 52  # for the colour bar
     data = [heat, *_curves(participation, positions, at)]
@@ -170,54 +176,38 @@ def _view(drawn: Drawn, cells: str, kind: str, in_time: bool) -> Plot:
     return {"data": data, "layout": made}
 
 
-def _vertical(drawn: Drawn, y: Sequence[float]) -> Plot:
+def _vertical(participation: Participation, picture: Picture, order: str, y: Sequence[float]) -> Plot:
     """Return the axis of the clients; of few, each has its name."""
-    picture, devices = drawn.picture, drawn.participation.devices
-    ranked = drawn.order == "availability"
-    axis = plots.axis(domain=[0.28, 1], range=_ends(y)[::-1])
-    title = "client"
-    if len(y) <= MAX_NAMED and None not in picture.single:
-        clients = [k for k in picture.single if k is not None]
-        axis |= plots.client_ticks(y, clients, devices)
-    elif ranked:
-        title = "client by availability<br>(rank)"
-    axis["title"]["text"] = title
-    return axis
+    clients = [k for k in picture.single if k is not None]
+    few = len(y) <= MAX_NAMED and len(clients) == len(y)
+    title = "client by availability<br>(rank)" if order == "availability" and not few else "client"
+    ticks = plots.client_ticks(y, clients, participation.devices) if few else {}
+    return plots.axis(title, domain=[0.28, 1], range=_ends(y)[::-1], **ticks)
 
 
-def _row_names(drawn: Drawn) -> list[str]:
+def _row_names(participation: Participation, picture: Picture, order: str) -> list[str]:
     """Return the client of each row, or the clients that share it."""
-    picture, devices = drawn.picture, drawn.participation.devices
-    many = "ranks by availability" if drawn.order == "availability" else "clients"
+    many = "ranks by availability" if order == "availability" else "clients"
     return [
-        f"{many} {a} to {b}" if client is None else plots.plain(f"client {client_name(client, devices)}")
+        f"{many} {a} to {b}"
+        if client is None
+        else plots.plain(f"client {client_name(client, participation.devices)}")
         for (a, b), client in zip(picture.clients, picture.single, strict=True)
     ]
 
 
-def _column_names(drawn: Drawn) -> list[str]:
+def _column_names(participation: Participation, picture: Picture) -> list[str]:
     """Return the rounds of each column, and when the last of them ends."""
-    hours, began = drawn.participation.hours, drawn.participation.began
-    ends = {} if hours is None else dict(zip(drawn.participation.rounds, hours.tolist(), strict=True))
+    hours, began = participation.hours, participation.began
+    ends = {} if hours is None else dict(zip(participation.rounds, hours.tolist(), strict=True))
     names = []
-    for a, b in drawn.picture.rounds:
+    for a, b in picture.rounds:
         name = f"round {a}" if a == b else f"rounds {a} to {b}"
         if b in ends:
             end = f"hour {ends[b]:.4g}" if began is None else f"{plots.date(began + 3600 * ends[b])} UTC"
             name += f", until {end}"
         names.append(name)
     return names
-
-
-_SHARES: Plot = {
-    "zmin": 0,
-    "colorscale": "Cividis",
-    "showscale": True,
-    "colorbar": {
-        **{"orientation": "h", "x": 0, "xanchor": "left", "y": 1.02, "yanchor": "bottom", "len": 0.5},
-        **{"nticks": 4, "ticksuffix": " %", "thickness": 10, "xpad": 0, "ypad": 2, "outlinewidth": 0},
-    },
-}
 
 
 def _ends(centres: Sequence[float]) -> list[float]:
@@ -254,20 +244,12 @@ def _known(values: Numbers) -> bool:
     return bool(np.isfinite(values).any())
 
 
-def _table(runs: Sequence[tuple[str, Participation]]) -> Table:
-    """Return each state's share by clients, or by groups of neighbouring ones."""
-    several = len(runs) > 1
-    rows = []
-    states = sorted({state for _, p in runs for state in p.grid.occurring()})
-    for name, participation in runs:
-        grid = participation.grid
-        for a, b in itertools.pairwise(plots.thinned(len(grid.states) + 1, TABLE_ROWS + 1)):
-            part = grid.states[a:b]
-            first, last = a * grid.step, min((b - 1) * grid.step, grid.num_clients - 1)
-            clients = client_name(first, participation.devices) if first == last else f"{first} to {last}"
-            shares = np.bincount(part.ravel(), minlength=len(State)) / part.size
-            rows.append(
-                [*([name] if several else []), clients, *(plots.percent(shares[s], 1) for s in states)]
-            )
-    head = ["participation with"] if several else []
-    return Table([*head, "client", *(f"{state.shown}, %" for state in states)], rows)
+def _rows(participation: Participation, states: Sequence[State]) -> Iterator[list[str]]:
+    """Yield each state's share by clients, or by groups of neighbouring ones."""
+    grid = participation.grid
+    for a, b in itertools.pairwise(plots.thinned(len(grid.states) + 1, TABLE_ROWS + 1)):
+        part = grid.states[a:b]
+        first, last = a * grid.step, min((b - 1) * grid.step, grid.num_clients - 1)
+        clients = client_name(first, participation.devices) if first == last else f"{first} to {last}"
+        shares = np.bincount(part.ravel(), minlength=len(State)) / part.size
+        yield [clients, *(plots.percent(shares[state], 1) for state in states)]

@@ -1,18 +1,23 @@
-"""Parts of plots: Plotly traces, axes and layouts as dictionaries, and numbers as texts."""
+"""Figures of a page, and their parts: Plotly traces, axes and layouts as dictionaries; tables and texts."""
 
 from __future__ import annotations
 
 import html
+import itertools
 import math
-from collections.abc import Callable, Iterable, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtide.comparison.tables import headings
+from fedtide.engine.history import Numbers
 from fedtide.ground.wording import plain as own_line
-from fedtide.report.figure import Entry, Plot
+from fedtide.tasks import Metric
 
 # After Okabe and Ito: distinguishable with colour blindness; those that are faint on white come last.
 SERIES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7F7F7F")
@@ -20,11 +25,124 @@ DASHES = ("solid", "dash", "dot", "dashdot")
 MAX_LINES = len(SERIES) * len(DASHES)
 TIME_UNITS = (("days", 86400), ("hours", 3600), ("minutes", 60), ("seconds", 1), ("milliseconds", 1e-3))
 """Names and sizes, in seconds, the largest first."""
-
 MAX_NAME = 14  # characters of a name at an axis
+MAX_VALUES = 12  # shown of a setting
+_NUMBER = re.compile(r"[+-]?[\d.,]+( ± [\d.,]+)?|")
 
-Numbers = NDArray[np.float64]
+Plot = dict[str, Any]
 Content = TypeVar("Content")
+
+
+class Toggle(NamedTuple):
+    """A choice of one among several views: its name, and the options' keys and names."""
+
+    name: str
+    options: Mapping[str, str]
+
+    @property
+    def is_choice(self) -> bool:
+        """Whether there is anything to choose."""
+        return len(self.options) > 1
+
+    @property
+    def is_long(self) -> bool:
+        """Whether a list to select from has more room for the options than buttons."""
+        return len(self.options) > 6 or max(map(len, self.options.values())) > 40
+
+
+class Entry(NamedTuple):
+    """A line of the legend; `group` is the `legendgroup` of the traces that it shows and hides."""
+
+    name: str
+    colour: str
+    dash: str = "solid"
+    group: str = ""  # empty: the entry is a colour of cells
+    is_area: bool = False
+
+
+class Table(NamedTuple):
+    """Headings and rows of text."""
+
+    headings: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    bold: frozenset[tuple[int, int]] = frozenset()  # row and column of cells
+
+    @property
+    def numeric(self) -> list[bool]:
+        """Which columns have only numbers; they are aligned to the right."""
+        return [all(_NUMBER.fullmatch(row[i]) for row in self.rows) for i in range(len(self.headings))]
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A section of the page with a plot."""
+
+    name: str  # of the page's element, without spaces
+    heading: str
+    description: str  # for screen readers
+    views: Mapping[str, Plot]  # by the options of the toggles, joined by `|`: `data` and `layout`
+    toggles: Sequence[Toggle] = ()  # those with one option are not shown
+    switches: Mapping[str, str] = field(default_factory=dict)
+    """Names by key: what a trace or an axis has under the key replaces its own while the switch is on."""
+    legend: Sequence[Entry] = ()
+    cells: Mapping[str, Sequence[Sequence[float | None]]] = field(default_factory=dict)
+    """The `z` of heat maps, by the name that traces of several views have as `cells`."""
+    table: Table | None = None
+    notes: Sequence[str] = ()
+    height: int = 460  # in pixels
+
+    @property
+    def choices(self) -> list[Toggle]:
+        """The toggles to choose with."""
+        return [toggle for toggle in self.toggles if toggle.is_choice]
+
+
+def views(toggles: Sequence[Toggle], draw: Callable[..., Plot]) -> dict[str, Plot]:
+    """Return what `draw` makes of each combination of options, by the key of the page's script."""
+    return {
+        "|".join(key for key, toggle in zip(keys, toggles, strict=True) if toggle.is_choice): draw(*keys)
+        for keys in itertools.product(*(toggle.options for toggle in toggles))
+    }
+
+
+def table_of(
+    headings: Sequence[str],
+    runs: Mapping[str, Iterable[Sequence[str]]],
+    column: str = "runs",
+    most: int | None = None,
+    least: int = 0,
+) -> Table:
+    """Return a table of the rows of runs, with a column of their names if there are several.
+
+    Of `most` rows, each run has its share, the first ones, but `least` at any rate.
+    """
+    share = None if most is None else max(least, most // len(runs))
+    several = len(runs) > 1
+    rows = [
+        [*([name] if several else []), *row]
+        for name, own in runs.items()
+        for row in itertools.islice(own, share)
+    ]
+    return Table([*([column] if several else []), *headings], rows)
+
+
+def columns_table(rows: Sequence[Mapping[str, str]]) -> Table:
+    """Return the table of rows whose cells are by their headings; columns without anything are left out."""
+    names = headings(rows)
+    return Table(names, [[row.get(name, "") for name in names] for row in rows])
+
+
+def values_table(column: str, mappings: Sequence[Mapping[str, Any]]) -> Table:
+    """Return a table of keys with all the different values that they have, the first ones of many."""
+    values: dict[str, dict[str, None]] = {}
+    for key, value in (pair for mapping in mappings for pair in mapping.items()):
+        text = ", ".join(value) if isinstance(value, list) else str(value)
+        values.setdefault(key, {})[text or "(default)"] = None
+    rows = []
+    for key, texts in values.items():
+        more = [f"and {len(texts) - MAX_VALUES} more"] if len(texts) > MAX_VALUES else []
+        rows.append([key, " | ".join([*list(texts)[:MAX_VALUES], *more])])
+    return Table([column, "version" if column == "package" else "value"], rows)
 
 
 def colour(i: int) -> str:
@@ -60,6 +178,11 @@ def band(x: Numbers, low: Numbers, high: Numbers, own: str, opacity: float) -> P
     red, green, blue = (int(own[i : i + 2], 16) for i in (1, 3, 5))
     fill = {"fill": "toself", "fillcolor": f"rgba({red},{green},{blue},{opacity})"}
     return trace([*x, *x[::-1]], [*high, *low[::-1]], line={"width": 0}, mode="lines", **fill)
+
+
+def dots(i: int, number: int, opacity: float) -> Plot:
+    """Return the style of the i-th label's dots, smaller if there are many."""
+    return {"color": colour(i), "size": 8 if number < 200 else 5, "opacity": opacity}
 
 
 def plain(text: object) -> str:
@@ -135,6 +258,11 @@ def listed(names: Sequence[str], most: int, separator: str = ", ") -> str:
     """List names, the first ones if there are many."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return separator.join(names[:most]) + more
+
+
+def unit(metric: Metric) -> tuple[str, float]:
+    """Return the title of a metric's axis, and the factor to its unit: percent for shares."""
+    return (f"{metric.title}, %", 100.0) if metric.is_share else (metric.title, 1.0)
 
 
 def percent(value: float, digits: int = 2) -> str:

@@ -14,7 +14,7 @@ from fedtide.comparison.results import CellRun, label_of
 from fedtide.config.grid import Cell
 from fedtide.config.settings import EXECUTION_ONLY, shown
 from fedtide.config.target import Target
-from fedtide.engine.read_run import command_of, is_number, read_json, read_run
+from fedtide.engine.read_run import Run, command_of, is_number, read_json, read_run
 from fedtide.ground.errors import SettingsError
 from fedtide.tasks import Metric
 
@@ -67,6 +67,15 @@ class Subject:
         return {"": {label: label for label in self.groups}}
 
 
+def subject_of(run: Run) -> Subject:
+    """Return a single run as what a report is about."""
+    return Subject([_cell_run(run)], [], command_of(run.config), (), is_comparison=False, folders=[run.path])
+
+
+def _cell_run(run: Run) -> CellRun:
+    return CellRun(Cell(run.settings, {}), run)
+
+
 def read_subject(folders: Sequence[Path], trust: bool = False) -> Subject:
     """Read the runs of several folders, each of a run or of a comparison; `trust` is as of `read_run`.
 
@@ -91,7 +100,7 @@ def read_subject(folders: Sequence[Path], trust: bool = False) -> Subject:
             reach = _targets(about.get("reach")) or reach
         else:
             run = read_run(folder, trust)
-            own = [CellRun(Cell(run.settings, {}), run)]
+            own = [_cell_run(run)]
             commands.append(command_of(run.config))
         if not own:
             raise SettingsError(f"{folder}: no run of this comparison is finished")

@@ -303,8 +303,8 @@ BODY = (
 {%- call section("text-" ~ loop.index, heading) %}{{ table(content) }}{% endcall %}
 {% endfor %}
 {%- for figure in page.figures %}{% call section(figure.name, figure.heading) -%}
-  {% if figure.toggles or figure.switches %}<div class="toggles">
-  {%- for toggle in figure.toggles %}{{ choice(figure.name ~ "-" ~ loop.index, toggle) }}{% endfor -%}
+  {% if figure.choices or figure.switches %}<div class="toggles">
+  {%- for toggle in figure.choices %}{{ choice(figure.name ~ "-" ~ loop.index, toggle) }}{% endfor -%}
   {{ switches(figure.switches) }}</div>{% endif -%}
   {{ legend(figure.legend | rejectattr("group"), "states", "Colours") -}}
   {{ legend(figure.legend | selectattr("group"), "lines", "Show or hide") -}}

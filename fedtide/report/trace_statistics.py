@@ -1,21 +1,25 @@
-"""Statistics of a trace, before training: availability, spells, and the bias of three schemes."""
+"""Statistics of a trace, before training: availability, spells, the bias of three schemes, event time."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtide.config import Settings
+from fedtide.engine.history import Numbers
+from fedtide.engine.observers import Record
+from fedtide.report.event_time import EventTasks, Outcome
 from fedtide.report.participation import State, States
-from fedtide.report.plots import Numbers
 from strategies.schemes import scheme_a, scheme_b, scheme_c
 from traces import RoundAvailability, Trace, finished_steps
 from traces.base import availability_in
 
 SCHEMES = {"scheme-a": scheme_a, "scheme-b": scheme_b, "scheme-c": scheme_c}
 NAMED = 3  # clients listed at each end of a ranking
+MOST_NAMED = 10  # clients listed that never take part
 
 
 @dataclass(frozen=True)
@@ -142,7 +146,7 @@ def observe(
         dropped=float((counts[State.DROPPED] + counts[State.LOST]) / selected),
         finished=finished / max(1, int(counts[State.INCOMPLETE])),
         never_seen=len(never_online),
-        never_seen_first=never_online[:10].tolist(),
+        never_seen_first=never_online[:MOST_NAMED].tolist(),
         availability_period=int(gaps.longest.max()) + 1 if holds else None,
         bias=[_bias(name, weight[name], full, ratios[name]) for name in SCHEMES],
         rates=_over(rounds_with[1], rounds_with[0]),
@@ -224,3 +228,75 @@ def _bias(scheme: str, weight: Numbers, full: Numbers, ratios: Numbers) -> Bias:
         ranked[:first],
         int((ratio == 0).sum()),
     )
+
+
+@dataclass(frozen=True)
+class Spread:
+    """The distribution of a quantity; all are None if there is nothing to measure."""
+
+    mean: float | None
+    median: float | None
+    ninetieth: float | None  # percentile
+    largest: float | None
+
+
+@dataclass(frozen=True)
+class TimelineReport:
+    """The statistics of a trace in event time, for a selection that is uniform."""
+
+    num_clients: int
+    limit: int  # C, the most clients that are at work at a time
+    replies_per_round: int  # B
+    num_rounds: int  # that there were
+    virtual_seconds: float
+    online: list[float | None]  # share of the members when each round begins; None without members
+    replies: int
+    incomplete: int  # replies with a part of the steps
+    dropped: int
+    lost: int
+    withdrawn: int
+    at_work: int  # when the last round ends
+    idle: float  # see `EventTasks.idle_share`
+    lag: Spread
+    task_seconds: Spread  # of tasks that brought a reply
+    never_asked: int
+    never_asked_first: list[int]  # some of them
+
+    @property
+    def hours(self) -> float:
+        """The virtual hours."""
+        return self.virtual_seconds / 3600
+
+
+def statistics_of(settings: Settings, records: Sequence[Record], tasks: EventTasks) -> TimelineReport:
+    """Return the statistics of rounds that `play` returned, and of their tasks."""
+    n, planned = settings.num_clients, settings.local_steps
+    counts = np.bincount(tasks.outcomes, minlength=len(Outcome)).tolist()
+    never = np.setdiff1d(np.arange(n), tasks.clients)
+    return TimelineReport(
+        num_clients=n,
+        limit=tasks.limit,
+        replies_per_round=settings.round_ends,
+        num_rounds=len(records),
+        virtual_seconds=float(tasks.round_ends[-1]),
+        online=[r["online"] / r["members"] if r["members"] else None for r in records],
+        replies=counts[Outcome.REPLIED],
+        incomplete=sum(steps < planned for record in records for steps in record["steps"]),
+        dropped=counts[Outcome.DROPPED],
+        lost=counts[Outcome.LOST],
+        withdrawn=counts[Outcome.WITHDRAWN],
+        at_work=counts[Outcome.OPEN],
+        idle=tasks.idle_share,
+        lag=spread(tasks.lag[tasks.counted]),
+        task_seconds=spread(tasks.seconds[tasks.counted]),
+        never_asked=len(never),
+        never_asked_first=never[:MOST_NAMED].tolist(),
+    )
+
+
+def spread(values: Numbers) -> Spread:
+    """Return the distribution of some values."""
+    if not len(values):
+        return Spread(None, None, None, None)
+    median, ninetieth = np.percentile(values, (50, 90)).tolist()
+    return Spread(float(values.mean()), median, ninetieth, float(values.max()))

@@ -9,7 +9,7 @@ from fedtide.comparison import claims
 from fedtide.comparison.ranking import Ranking
 from fedtide.ground.wording import count
 from fedtide.report import plots
-from fedtide.report.figure import Figure, Plot, Table, Toggle
+from fedtide.report.plots import Figure, Plot, Toggle
 
 MAX_METHODS = 40
 ROW, LEVEL = 1.0, 0.45  # heights of a method's line and of a bar, in units of the vertical axis
@@ -20,16 +20,14 @@ def ranks_figure(rankings: Sequence[Ranking]) -> Figure | None:
     drawn = [ranking for ranking in rankings if ranking.enough]
     if not drawn:
         return None
-    columns = claims.ranks_table(drawn)
-    names = list(dict.fromkeys(name for line in columns for name in line))
-    measures = {str(i): ranking.measure for i, ranking in enumerate(drawn)}
+    toggles = [Toggle("By", {str(i): ranking.measure for i, ranking in enumerate(drawn)})]
     return Figure(
         "ranks",
         "Which methods are told apart",
         f"Mean ranks of {count(len(drawn[0].methods), 'method')}; the table has the numbers.",
-        {(key if len(drawn) > 1 else ""): _view(drawn[int(key)]) for key in measures},
-        [Toggle("By", measures)] if len(drawn) > 1 else [],
-        table=Table(names, [[line.get(name, "") for name in names] for line in columns]),
+        plots.views(toggles, lambda i: _view(drawn[int(i)])),
+        toggles,
+        table=plots.columns_table(claims.ranks_table(drawn)),
         notes=[*claims.sentences(drawn), *_notes(drawn)],
         height=110 + 28 * min(MAX_METHODS, max(len(ranking.methods) for ranking in drawn)),
     )
@@ -51,7 +49,8 @@ def _view(ranking: Ranking) -> Plot:
     methods, ranks = ranking.methods[:MAX_METHODS], ranking.mean_ranks[:MAX_METHODS].tolist()
     k, groups = len(ranking.methods), [(i, min(j, len(methods) - 1)) for i, j in ranking.groups]
     groups = [group for group in groups if group[1] > group[0]] if k > 2 or not ranking.pairs else []
-    top = LEVEL * (_levels(groups) + 1)
+    levels = _levels(groups)
+    top = LEVEL * (max(levels, default=-1) + 2)
     rows = [top + ROW * i for i in range(len(methods))]
     left, right = 1 - 0.04 * (k - 1), k + 0.04 * (k - 1)
     data = []
@@ -61,7 +60,7 @@ def _view(ranking: Ranking) -> Plot:
         data.append(plots.trace([rank, rank, left], [0, row, row], line=line))
         dot = {"size": 8, "color": plots.SERIES[0]}
         data.append(plots.trace([rank], [row], hover, marker=dot))
-    for (i, j), level in zip(groups, _placed(groups), strict=True):
+    for (i, j), level in zip(groups, levels, strict=True):
         height, reach = LEVEL * (level + 1), 0.008 * (k - 1)
         ends, thick = [ranks[i] - reach, ranks[j] + reach], {"width": 6, "color": plots.SERIES[1]}
         names = plots.listed([plots.plain(method) for method in methods[i : j + 1]], 6)
@@ -91,7 +90,7 @@ def _ruler(difference: float, k: int) -> list[Plot]:
     return [ruler, plots.trace([end], [height]) | place]
 
 
-def _placed(groups: Sequence[tuple[int, int]]) -> list[int]:
+def _levels(groups: Sequence[tuple[int, int]]) -> list[int]:
     """Return for each bar the first level at which it touches no other; groups are in order."""
     ends: list[int] = []
     levels = []
@@ -100,7 +99,3 @@ def _placed(groups: Sequence[tuple[int, int]]) -> list[int]:
         ends[level : level + 1] = [j]
         levels.append(level)
     return levels
-
-
-def _levels(groups: Sequence[tuple[int, int]]) -> int:
-    return max(_placed(groups), default=-1) + 1

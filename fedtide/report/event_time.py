@@ -1,8 +1,8 @@
-"""The tasks of a run in event time: who was at work from when to when, and what became of it."""
+"""Event time: who was at work from when to when, and what became of it; and rounds without any training."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple
@@ -10,9 +10,14 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtide.config import Settings
+from fedtide.engine.event_clock import EventClock, told
+from fedtide.engine.history import Numbers
 from fedtide.engine.observers import Record
 from fedtide.report.participation import BY_REASON, State
-from fedtide.report.plots import Numbers
+from strategies import FlatParameters, Layout, Roster
+from strategies.fedavg import FedAvg, FedAvgOptions
+from traces import Trace, finished_steps
 
 
 class Outcome(IntEnum):
@@ -110,23 +115,68 @@ def tasks_of(records: Sequence[Record], limit: int) -> EventTasks | None:
         return None
     for client in [*asked]:
         note(client, t, end, Outcome.OPEN)
-    clients, given, ended, begins, moments, outcomes, lag = np.array(found, np.float64).reshape(-1, 7).T
-    round_begins, round_ends, idle = np.array(rounds, np.float64).T
-    return EventTasks(
-        limit=limit,
-        clients=clients.astype(np.intp),
-        given=given.astype(np.intp),
-        ended=ended.astype(np.intp),
-        begin=begins,
-        end=moments,
-        outcomes=outcomes.astype(np.int8),
-        lag=lag,
-        round_begins=round_begins,
-        round_ends=round_ends,
-        idle=idle,
-    )
+    table = np.array(found, np.float64).reshape(-1, 7).T
+    clients, given, ended = table[:3].astype(np.intp)
+    begins, moments, codes, lag = table[3:]
+    outcomes, of_rounds = codes.astype(np.int8), np.array(rounds, np.float64).T
+    return EventTasks(limit, clients, given, ended, begins, moments, outcomes, lag, *of_rounds)
 
 
 def _is_farewell(event: Record) -> bool:
     """Whether a client was asked for the state that it keeps, which is no task."""
     return event.get("event") == "farewell"
+
+
+def play(settings: Settings, trace: Trace) -> Iterator[Record]:
+    """Yield a record for each round of event time, with what does not depend on the training.
+
+    Clients are selected as FedAvg does, and each round with a reply changes the weights, so that a run of a
+    method with that selection has the same rounds. ValueError: the trace has no event time.
+    """
+    clock = EventClock(trace, settings.round_ends)
+    limit = settings.most_clients
+    method = _method(settings, clock.first.member)
+    version, given = 0, dict[int, int]()  # by client, the version that it works on
+    for t in range(1, settings.num_rounds + 1):
+        there = clock.round(t)
+        at_work = np.array([task.client for task in clock.tasks], np.intp)
+        withdrawn = clock.withdraw({*at_work[~there.member[at_work]].tolist()})
+        method.round, method.at_work = t, len(clock.tasks)
+        asked = method.select(np.setdiff1d(np.flatnonzero(there.online), at_work))
+        given |= dict.fromkeys(asked.tolist(), version)
+        clock.give(asked)
+        idle = limit - len(clock.tasks)
+        ended = clock.end()
+        replied = sorted((task for task in ended if task.replies), key=lambda task: task.client)
+        completion = np.array([task.completion for task in replied])
+        yield {
+            "round": t,
+            "begin": clock.begin,
+            "virtual_seconds": clock.now,
+            "members": int(there.member.sum()),
+            "online": int(there.online.sum()),
+            "selected": asked.tolist(),
+            "at_work": sorted(at_work.tolist()),
+            "active": [task.client for task in replied],
+            "steps": finished_steps(completion, settings.local_steps).tolist(),
+            "failed": {str(task.client): task.why_silent for task in ended if not task.replies},
+            "late": [
+                {"client": task.client, "task": task.round, "lag": version - given[task.client]}
+                for task in replied
+                if task.round < t
+            ],
+            "idle": idle,
+            **told(ended, withdrawn),
+        }
+        version += bool(replied)
+        if clock.is_over() or 0 < settings.until <= clock.now:
+            return
+
+
+def _method(settings: Settings, founders: NDArray[np.bool_]) -> FedAvg:
+    """Return FedAvg, which selects clients uniformly."""
+    options = FedAvgOptions(
+        clients_per_round=settings.clients_per_round, round_ends=settings.round_ends, seed=settings.seed
+    )
+    nothing = FlatParameters(np.zeros(1), Layout(((1,),), np.dtype(np.float64)))
+    return FedAvg(nothing, Roster(np.ones(len(founders), np.int64), founders), options=options)

@@ -1,9 +1,8 @@
-"""Computes the numbers of a finished run's clients, from its folder and the clients' data."""
+"""Computes the numbers of a finished run's clients: shares of the updates, rates of participation, scores."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
 
@@ -14,13 +13,13 @@ from torch import nn
 from clients.environment import federated_data, make_trace, missing_folder, model_builder
 from clients.gradients.flat import FlatModel
 from clients.simulated.evaluation import mean_scores
-from fedtide.analysis.client_numbers import SAMPLE, ClientNumbers, keep_numbers, read_numbers
-from fedtide.analysis.update_shares import check_replayable, update_shares
 from fedtide.config import Settings
+from fedtide.engine.client_numbers import SAMPLE, ClientNumbers, keep_numbers, read_numbers
 from fedtide.engine.experiment import Experiment
 from fedtide.engine.observers import Record
-from fedtide.engine.read_run import Run, read_run, valid_records
+from fedtide.engine.read_run import Run
 from fedtide.engine.run import Outcome
+from fedtide.engine.update_shares import check_replayable, update_shares
 from fedtide.ground.files import read_arrays
 from fedtide.tasks import Examples, FederatedData
 from traces import Trace
@@ -30,7 +29,7 @@ MAX_UPDATES = 20_000  # client updates that are replayed: a thousand take about 
 MIN_UPDATES = 10  # that a round takes as long as, which in event time may have one
 
 
-def numbers_of_run(run: Run, compute: bool) -> ClientNumbers | str:
+def numbers_of_run(run: Run, records: Sequence[Record], compute: bool) -> ClientNumbers | str:
     """Return the numbers kept in the run folder, or compute and keep them; or the reason for neither."""
     kept = read_numbers(run.path)
     if kept is not None:
@@ -46,19 +45,19 @@ def numbers_of_run(run: Run, compute: bool) -> ClientNumbers | str:
         arrays = [*read_arrays(run.path / "weights.npz").values()]
         data = federated_data(settings)
         made = (data, make_trace(settings, data), model_builder(settings, data)())
-        numbers = compute_numbers(settings, *made, arrays, valid_records(run.path))
+        numbers = compute_numbers(settings, *made, arrays, records)
     except (ValueError, OSError, EOFError, KeyError, RuntimeError, BadZipFile) as error:
         return " ".join(str(error).split())
     keep_numbers(run.path, numbers)
     return numbers
 
 
-def keep_numbers_of(experiment: Experiment, ended: Outcome, folder: Path) -> None:
+def keep_numbers_of(experiment: Experiment, ended: Outcome, run: Run) -> None:
     """Compute the numbers of a run that has just ended, and keep them in its folder, if the run counts."""
-    if not read_run(folder).problem:
+    if not run.problem:
         made = (experiment.data, experiment.trace, experiment.build_model())
-        records = valid_records(folder)
-        keep_numbers(folder, compute_numbers(experiment.settings, *made, ended.arrays, records))
+        numbers = compute_numbers(experiment.settings, *made, ended.arrays, run.records)
+        keep_numbers(run.path, numbers)
 
 
 def compute_numbers(

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from fedtide.analysis.client_numbers import ClientNumbers
+from fedtide.engine.client_numbers import ClientNumbers
+from fedtide.engine.history import Numbers
 from fedtide.ground.wording import client_name
 from fedtide.report import plots
-from fedtide.report.figure import Figure, Plot, Table
-from fedtide.report.plots import Numbers
+from fedtide.report.plots import Figure, Plot, Table
 
 GROUPS = 5  # of clients with similar rates; a line connects their means
 MAX_DOTS = 3000  # of all labels together
@@ -23,9 +23,9 @@ ABOUT_SHARES = (
 
 Dots = tuple[Numbers, Numbers]
 """Rates (0..1) and values of clients."""
+Pair = tuple[float, float]
 Groups = Mapping[str, Sequence[ClientNumbers]]
 """Numbers of the runs by their labels; those of a label differ only in the seed."""
-Pairs = Callable[[ClientNumbers], list[tuple[float, float]]]
 
 
 def client_figure(groups: Groups, notes: Sequence[str], names: Mapping[str, Sequence[str]]) -> Figure | None:
@@ -38,23 +38,32 @@ def client_figure(groups: Groups, notes: Sequence[str], names: Mapping[str, Sequ
     if not every:
         return None
     first = every[0]
+    metric = f"{first.metric}, %" if first.is_share else first.metric
     of_clients = f"{first.metric} on<br>own examples{', %' if first.is_share else ''}"
     about_scores = f"{first.metric.capitalize()} of the final global weights on {first.scores_on}."
     panels = (
-        ("share of the updates<br>/ share of the data", _dots_by_label(shown, _ratios), ABOUT_SHARES),
-        (of_clients, _dots_by_label(shown, _scores), about_scores),
+        ("share of the updates<br>/ share of the data", _by_label(shown, _ratios), ABOUT_SHARES),
+        (of_clients, _by_label(shown, _scores), about_scores),
     )
-    drawn = [panel for panel in panels if panel[1]]
+    drawn = {title: (dots, about) for title, dots, about in panels if dots}
     if not drawn:
         return None
     means = f"Each dot is a client; lines connect the means of {GROUPS} groups of clients with similar rates."
     own_notes = dict.fromkeys(note for own in every for note in own.notes)
     return bias_figure(
-        {name: dots for name, dots, _ in drawn},
+        {title: dots for title, (dots, _) in drawn.items()},
         "rate of participation: rounds with an update, %",
         [*groups],
-        [*(text for *_, text in drawn), means, *own_notes, *notes],
-        _table(shown, names),
+        [*(about for _, about in drawn.values()), means, *own_notes, *notes],
+        plots.table_of(
+            [
+                *("client", "rate of participation, %", "share of the data, %", "share of the updates, %"),
+                metric,
+            ],
+            {label: _rows(group[0], names[label]) for label, group in shown.items()},
+            most=TABLE_ROWS,
+            least=10,
+        ),
     )
 
 
@@ -104,8 +113,7 @@ def bias_figure(
 def _dots(x: Numbers, y: Numbers, name: str, i: int, most: int) -> Plot:
     """Return a dot for each client, or of many for every second, third, and so on."""
     kept = np.argsort(x, kind="stable")[:: -(-len(x) // most)]
-    marker = {"color": plots.colour(i), "size": 8 if len(kept) < 200 else 5, "opacity": 0.45}
-    hover = f"{name}<br>rate %{{x:.3~g}} %<br>%{{y:.3~g}}"
+    hover, marker = f"{name}<br>rate %{{x:.3~g}} %<br>%{{y:.3~g}}", plots.dots(i, len(kept), 0.45)
     return plots.trace(x[kept], y[kept], hover, mode="markers", marker=marker, cliponaxis=False)
 
 
@@ -120,40 +128,30 @@ def _means(x: Numbers, y: Numbers, i: int) -> Plot:
     return plots.trace(points, averages, mode="lines", line=plots.line(i))
 
 
-def _dots_by_label(groups: Groups, pairs_of: Pairs) -> dict[str, Dots]:
-    found = {}
-    for label, group in groups.items():
-        pairs = np.array([pair for own in group for pair in pairs_of(own)], np.float64).reshape(-1, 2)
-        if len(pairs):
-            found[label] = (pairs[:, 0], pairs[:, 1])
-    return found
+def _by_label(groups: Groups, dots_of: Callable[[ClientNumbers], Iterator[Pair]]) -> dict[str, Dots]:
+    found = {label: np.array([dot for own in of for dot in dots_of(own)]) for label, of in groups.items()}
+    return {label: (dots[:, 0], dots[:, 1]) for label, dots in found.items() if len(dots)}
 
 
-def _ratios(own: ClientNumbers) -> list[tuple[float, float]]:
-    """Return rates, and shares of the updates over shares of the data, of clients with data."""
-    shares = zip(own.rates, own.update_shares, own.data_shares, strict=bool(own.update_shares))
-    return [(rate, updates / data) for rate, updates, data in shares if data > 0]
+def _ratios(own: ClientNumbers) -> Iterator[Pair]:
+    """Yield rates, and shares of the updates over shares of the data, of clients with data."""
+    for rate, updates, data in zip(
+        own.rates, own.update_shares, own.data_shares, strict=bool(own.update_shares)
+    ):
+        if data > 0:
+            yield rate, updates / data
 
 
-def _scores(own: ClientNumbers) -> list[tuple[float, float]]:
-    scores = zip(own.rates, own.scores, strict=bool(own.scores))
-    factor = 100 if own.is_share else 1
-    return [(rate, factor * score) for rate, score in scores if score is not None]
+def _scores(own: ClientNumbers) -> Iterator[Pair]:
+    for rate, score in zip(own.rates, own.scores, strict=bool(own.scores)):
+        if score is not None:
+            yield rate, (100 if own.is_share else 1) * score
 
 
-def _table(groups: Groups, client_names: Mapping[str, Sequence[str]]) -> Table:
-    """Return the clients of each label's first seed, up to a number of rows."""
-    rows = []
-    several = len(groups) > 1
-    for label, (own, *_) in groups.items():
-        for i, client in enumerate(own.clients[: max(10, TABLE_ROWS // len(groups))]):
-            score = own.scores[i] if own.scores else None
-            shown = "" if score is None else plots.percent(score) if own.is_share else f"{score:.4g}"
-            updates = plots.percent(own.update_shares[i]) if own.update_shares else ""
-            numbers = [plots.percent(own.rates[i], 1), plots.percent(own.data_shares[i]), updates, shown]
-            name = client_name(client, client_names[label])
-            rows.append([*([label] if several else []), name, *numbers])
-    first = next(iter(groups.values()))[0]
-    names = ("client", "rate of participation, %", "share of the data, %", "share of the updates, %")
-    metric = f"{first.metric}, %" if first.is_share else first.metric
-    return Table([*(["runs"] if several else []), *names, metric], rows)
+def _rows(own: ClientNumbers, names: Sequence[str]) -> Iterator[list[str]]:
+    for i, client in enumerate(own.clients):
+        score = own.scores[i] if own.scores else None
+        shown = "" if score is None else plots.percent(score) if own.is_share else f"{score:.4g}"
+        updates = plots.percent(own.update_shares[i]) if own.update_shares else ""
+        shares = (plots.percent(own.rates[i], 1), plots.percent(own.data_shares[i]), updates)
+        yield [client_name(client, names), *shares, shown]

@@ -15,12 +15,14 @@ from fedtide.comparison.results import label_of
 from fedtide.engine.read_run import is_number, read_json
 from fedtide.ground.wording import count
 from fedtide.report import plots
-from fedtide.report.figure import Figure, Plot, Table, Toggle
+from fedtide.report.plots import Figure, Plot, Table, Toggle
 from fedtide.tasks import Metric
 
 FILE = "tuning.json"  # in the folder of a comparison
 TABLE_ROWS = 400
 MAX_LISTED = 12
+KINDS = {"varied": dict, "trials": list, "chosen": dict, "logarithmic": list, "widened": dict, "at_end": dict}
+"""The types of an entry."""
 HOLLOW, FILLED, CHOSEN = "circle-open", "circle", "star"  # markers
 
 Trial = Mapping[str, Any]
@@ -45,23 +47,18 @@ def read_searches(folder: Path, only: str) -> list[Searched]:
     """
     content = read_json(folder / FILE)
     entries = content.get("searches") if isinstance(content, dict) else None
-    if not isinstance(entries, list):
-        return []
-    return [_searched(entry, only) for entry in entries if _is_search(entry)]
+    found = entries if isinstance(entries, list) else []
+    return [
+        Searched(label_of(entry["varied"]) or only, *(entry[key] for key in KINDS if key != "varied"))
+        for entry in found
+        if _is_search(entry)
+    ]
 
 
 def _is_search(entry: Any) -> bool:
-    kinds = {
-        "varied": dict,
-        "trials": list,
-        "chosen": dict,
-        "logarithmic": list,
-        "widened": dict,
-        "at_end": dict,
-    }
     return (
         isinstance(entry, dict)
-        and all(isinstance(entry.get(key), kind) for key, kind in kinds.items())
+        and all(isinstance(entry.get(key), kind) for key, kind in KINDS.items())
         and all(_is_trial(trial) for trial in entry["trials"])
     )
 
@@ -75,11 +72,6 @@ def _is_trial(trial: Any) -> bool:
     )
 
 
-def _searched(entry: Mapping[str, Any], only: str) -> Searched:
-    keys = ("trials", "chosen", "logarithmic", "widened", "at_end")
-    return Searched(label_of(entry["varied"]) or only, *(entry[key] for key in keys))
-
-
 def tuning_figure(
     searches: Sequence[Searched], panels: Mapping[str, Mapping[str, str]], metric: Metric
 ) -> Figure | None:
@@ -91,27 +83,22 @@ def tuning_figure(
         for key, panel in panels.items()
     }
     drawn = {key: panel for key, panel in drawn.items() if panel}
-    keys = list(dict.fromkeys(key for one in by_label.values() for t in one.trials for key in t["values"]))
-    if not drawn or not keys:
+    trials = [trial for search in by_label.values() for trial in search.trials]
+    searched = {key: key.replace("-", " ") for trial in trials for key in trial["values"]}
+    if not drawn or not searched:
         return None
-    several = len(drawn) > 1
-    views = {
-        f"{key}|{i}" if several else key: _view(key, panel, names, metric)
-        for key in keys
-        for i, panel in enumerate(drawn.values())
-    }
-    toggles = [Toggle("Against", {key: key.replace("-", " ") for key in keys})]
-    toggles += [Toggle("With", {str(i): key for i, key in enumerate(drawn)})] if several else []
-    what = keys[0].replace("-", " ") if len(keys) == 1 else "what was searched"
-    trials = count(sum(len(search.trials) for search in by_label.values()), "trial")
+    shown = [*drawn.values()]
+    toggles = [Toggle("Against", searched), Toggle("With", {str(i): key for i, key in enumerate(drawn)})]
+    what = "what was searched" if len(searched) > 1 else "".join(searched.values())
     return Figure(
         "tuning",
         f"{metric.title.capitalize()} against {what}",
-        f"{metric.title.capitalize()} on validation data of {trials}; the table has the numbers.",
-        views,
-        toggles if len(views) > 1 else [],
-        legend=plots.legend(names, {name for panel in drawn.values() for name in panel}),
-        table=_table([*by_label.values()], keys, metric),
+        f"{metric.title.capitalize()} on validation data of {count(len(trials), 'trial')}; "
+        "the table has the numbers.",
+        plots.views(toggles, lambda key, panel: _view(key, shown[int(panel)], names, metric)),
+        toggles,
+        legend=plots.legend(names, {name for panel in shown for name in panel}),
+        table=_table([*by_label.values()], [*searched], metric),
         notes=_notes([*by_label.values()]),
         height=420,
     )
@@ -132,58 +119,43 @@ def _notes(searches: Sequence[Searched]) -> list[str]:
 
 def _view(key: str, panel: Mapping[str, Searched], names: Sequence[str], metric: Metric) -> Plot:
     """Return the trials of a panel over the values of one key; a line where nothing else was searched."""
-    title, factor = (f"{metric.title}, %", 100.0) if metric.is_share else (metric.title, 1.0)
-    texts = list(
-        dict.fromkeys(str(v) for one in panel.values() for v in _values(one, key) if not is_number(v))
-    )
+    title, factor = plots.unit(metric)
+    tried = {name: [t for t in of.trials if key in t["values"]] for name, of in panel.items()}
+    values = [trial["values"][key] for trials in tried.values() for trial in trials]
+    texts = list(dict.fromkeys(str(value) for value in values if not is_number(value)))
+
+    def place(trial: Trial) -> float:
+        value = trial["values"][key]
+        return float(texts.index(str(value))) if str(value) in texts else float(value)
+
+    def drawn(trials: Sequence[Trial], hover: str = "", **more: Any) -> Plot:
+        x, y = [place(trial) for trial in trials], [factor * trial["score"] for trial in trials]
+        return plots.trace(x, y, hover, **more)
+
     data = []
     for name, search in panel.items():
         i, shown = names.index(name), plots.plain(name)
-        tried = sorted(
-            (trial for trial in search.trials if key in trial["values"] and trial["score"] is not None),
-            key=lambda trial: _place(trial["values"][key], texts),
-        )
+        known = sorted((trial for trial in tried[name] if trial["score"] is not None), key=place)
         common = {"legendgroup": name, "name": shown}
         hover = f"{shown}<br>%{{text}}<br>%{{y:.4~g}} {title}"
-        whole = [trial for trial in tried if not trial.get("pruned")]
+        whole = [trial for trial in known if not trial.get("pruned")]
         if all(len(trial["values"]) == 1 for trial in whole) and len(whole) > 1:
-            x, y = _points(whole, key, texts, factor)
-            data.append(plots.trace(x, y, line=plots.line(i), mode="lines", **common))
+            data.append(drawn(whole, line=plots.line(i), mode="lines", **common))
         for symbol, some in (
             (FILLED, [trial for trial in whole if trial["values"] != search.chosen]),
-            (HOLLOW, [trial for trial in tried if trial.get("pruned")]),
+            (HOLLOW, [trial for trial in known if trial.get("pruned")]),
             (CHOSEN, [trial for trial in whole if trial["values"] == search.chosen][:1]),
         ):
             if some:
-                x, y = _points(some, key, texts, factor)
                 marker = {"color": plots.colour(i), "symbol": symbol, "size": 14 if symbol == CHOSEN else 8}
-                more = {
-                    "text": [_named(trial["values"]) for trial in some],
-                    "mode": "markers",
-                    "marker": marker,
-                }
-                data.append(plots.trace(x, y, hover, **more, **common))
+                more: Plot = {"text": [_named(trial["values"]) for trial in some], "mode": "markers"}
+                data.append(drawn(some, hover, marker=marker, **more, **common))
     axis = plots.axis(key.replace("-", " "))
     if texts:
         axis |= {"tickvals": [*range(len(texts))], "ticktext": [plots.plain(text) for text in texts]}
     elif any(key in search.logarithmic for search in panel.values()):
         axis |= {"type": "log"}
     return {"data": data, "layout": plots.layout(xaxis=axis, yaxis=plots.axis(title))}
-
-
-def _values(search: Searched, key: str) -> list[Any]:
-    return [trial["values"][key] for trial in search.trials if key in trial["values"]]
-
-
-def _place(value: Any, texts: Sequence[str]) -> float:
-    return float(texts.index(str(value))) if texts and str(value) in texts else float(value)
-
-
-def _points(
-    trials: Sequence[Trial], key: str, texts: Sequence[str], factor: float
-) -> tuple[list[float], list[float]]:
-    x = [_place(trial["values"][key], texts) for trial in trials]
-    return x, [factor * trial["score"] for trial in trials]
 
 
 def _named(values: Mapping[str, Any]) -> str:
