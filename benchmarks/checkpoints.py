@@ -17,6 +17,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from fedtide.plan import Plan
+
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.measure import machine, machine_line, table, write_json
@@ -58,7 +60,7 @@ def time_checkpoints(settings: Settings) -> dict[str, Any]:
     try:
         with tempfile.TemporaryDirectory() as scratch:
             start = time.perf_counter()
-            simulate(settings, Path(scratch) / "run")
+            simulate(Plan.of(settings), Path(scratch) / "run")
             whole = time.perf_counter() - start
     finally:
         CheckpointStore.save = save  # type: ignore[method-assign]

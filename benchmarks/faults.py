@@ -22,9 +22,10 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from fedtide.plan import Plan
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -122,8 +123,8 @@ class Outcome(NamedTuple):
 def simulate(fault: str, rounds: int, changes: dict[str, Any], flag: str) -> Outcome:
     """Run with a fault, so many rounds or until workers have been killed so many times."""
     settings = Settings(**{**RUN, **changes, "num_rounds": 10**6})
-    experiment = prepare(settings)
-    experiment = replace(experiment, data=FaultyData(experiment.data, fault, flag))
+    experiment = prepare(Plan.of(settings))
+    experiment.plan.data = FaultyData(experiment.data, fault, flag)
     active: list[list[int]] = []
     reasons = set[str]()
     transport: Any = virtual_transport(experiment)
@@ -185,7 +186,7 @@ def lose(fault: str) -> None:
         code = {"env_vars": {"PYTHONPATH": str(Path(__file__).parents[1])}}
         ray.init("local", object_store_memory=80 << 20, _system_config=full, runtime_env=code, **quiet)
         changes |= {"model": "mlp:hidden=2000"}
-    experiment = prepare(Settings(**changes))
+    experiment = prepare(Plan.of(Settings(**changes)))
     transport = virtual_transport(experiment)
 
     def observe(record: dict[str, Any]) -> None:

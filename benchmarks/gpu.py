@@ -28,12 +28,11 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.gpu_ways import Recorded, fit_in_streams
 from benchmarks.measure import machine, machine_line, table, write_json
-from clients.environment import ClientEnvironment
 from clients.gradients.oracles import ONE_BY_ONE, ORACLES
 from clients.memory.handshake import Memory
 from clients.rules import RULES
 from clients.simulated.jobs import Broadcast, Job
-from clients.simulated.virtual import Answers, VirtualClients
+from clients.simulated.virtual import Answers, ClientEnvironment, VirtualClients
 from fedtide.ground.contract import FitConfig
 from fedtide.tasks import PartitionedData
 from fedtide.tasks.models import MODELS, initialise

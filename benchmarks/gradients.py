@@ -21,7 +21,6 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.measure import machine, machine_line, table, write_json
 from benchmarks.workloads import WORKLOADS, ensure_mnist, named_workloads, settings_of
-from clients.environment import ClientEnvironment, federated_data, model_builder
 from clients.gradients.autograd import Loop
 from clients.gradients.chain import Chain
 from clients.gradients.compiled_chain import CompiledChain
@@ -29,8 +28,9 @@ from clients.gradients.flat import FlatModel
 from clients.gradients.linear import Compiled, StackedLinear
 from clients.gradients.oracle import CohortOracle
 from clients.simulated.jobs import Broadcast, Job
-from clients.simulated.virtual import VirtualClients
+from clients.simulated.virtual import ClientEnvironment, VirtualClients
 from fedtide.config import Settings
+from fedtide.federation import Federation
 from fedtide.ground.contract import FitConfig
 
 WAYS: dict[str, Callable[[FlatModel], CohortOracle]] = {
@@ -88,8 +88,8 @@ class Clients:
     def __init__(self, workload: str, num_clients: int, count: int, data_dir: str) -> None:
         values = settings_of(WORKLOADS[workload], num_clients, count, data_dir)
         settings = Settings.from_mapping(values, "benchmark")
-        data = federated_data(settings)
-        build_model = model_builder(settings, data)
+        federation = Federation.of(settings)
+        data, build_model = federation.data, federation.model_builder()
         self.virtual = VirtualClients(ClientEnvironment(data, build_model, settings.seed, cohort="loop"))
         self.broadcast = Broadcast(self.virtual.model.vector.numpy().copy())
         config = FitConfig(

@@ -23,12 +23,12 @@ SPECS = {
 CLIENTS = 100
 LOAD = """
 import resource, sys, time
-from clients.environment import federated_data
+from fedtide.federation import Federation
 from fedtide.config import Settings
 import datasets, torch
 
 before, start = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
-data = federated_data(Settings(task=sys.argv[1], num_clients=int(sys.argv[2])))
+data = Federation.of(Settings(task=sys.argv[1], num_clients=int(sys.argv[2]))).data
 seconds, after = time.process_time() - start, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 stored = getattr(data, "stored", data)
 held = sum(a.nbytes for a in (*stored.train, *stored.test))

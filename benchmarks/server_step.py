@@ -18,6 +18,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from fedtide.plan import Plan
+
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from flwr.common import FitRes, Parameters
@@ -27,7 +29,6 @@ from benchmarks.workloads import WORKLOADS, ensure_mnist, settings_of
 from fedtide.config import Settings
 from fedtide.engine.availability import TraceClientManager
 from fedtide.engine.experiment import prepare
-from fedtide.engine.methods import method_of
 from fedtide.engine.run import virtual_transport
 from strategies import STRATEGIES
 
@@ -45,7 +46,7 @@ def time_rounds(
     RuntimeError
         A client failed, or its reply was rejected.
     """
-    experiment = prepare(settings)
+    experiment = prepare(Plan.of(settings))
     strategy = experiment.strategy
     transport = virtual_transport(experiment)
     manager = TraceClientManager(experiment.clock.round, transport, settings.seed)
@@ -108,7 +109,7 @@ def large(names: list[str], values: dict[str, Any], rounds: int, timeout: float)
         for mode in MODES:
             chosen = {**values, "strategy": f"{name}:memory={mode}"}
             try:
-                method_of(Settings.from_mapping(chosen, "benchmark"))
+                Plan.of(Settings.from_mapping(chosen, "benchmark"))
             except ValueError:
                 if mode != "server":
                     continue

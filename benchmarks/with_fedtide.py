@@ -13,6 +13,7 @@ from fedtide.config import Settings
 from fedtide.engine.experiment import prepare
 from fedtide.engine.run import drive, virtual_transport
 from fedtide.engine.run_folder import RunFolder
+from fedtide.plan import Plan
 
 
 class TimedFolder(RunFolder):
@@ -44,7 +45,7 @@ class TimedFolder(RunFolder):
 def run(job: Job, clock: Clock) -> None:
     """Run the job's `settings`."""
     settings = Settings.from_mapping({**job["settings"], "run-dir": job["scratch"]}, "benchmark")
-    experiment = prepare(settings)
+    experiment = prepare(Plan.of(settings))
     folder = TimedFolder(settings, clock)
     transport = virtual_transport(experiment)
     ended = drive(experiment, transport, folder, Console(quiet=True))

@@ -19,8 +19,8 @@ from torch.nn import functional
 from torch.utils.data import TensorDataset
 
 from benchmarks.measure import Job
-from clients.environment import federated_data
 from fedtide.config import Settings
+from fedtide.federation import Federation
 from fedtide.ground.specs import bind
 from fedtide.tasks import MODELS
 
@@ -74,7 +74,7 @@ def settings_of(
 def ensure_mnist(data_dir: str, scratch: str) -> tuple[str, str]:
     """Return the directory to load MNIST from, and a note if that is a stand-in."""
     try:
-        federated_data(Settings.from_mapping({"task": "mnist", "data-dir": data_dir}, "benchmark"))
+        Federation.of(Settings.from_mapping({"task": "mnist", "data-dir": data_dir}, "benchmark")).data  # noqa: B018
     except ValueError as error:
         print(f"{error}; {STAND_IN}", file=sys.stderr)
         write_stand_in(Path(scratch))
@@ -118,7 +118,7 @@ def write_stand_in(directory: Path, train: int = 60_000, test: int = 10_000) -> 
 def write_shards(directory: Path, workload: Workload, num_clients: int, data_dir: str) -> None:
     """Write the clients' examples, one client after the other, for contenders other than fedtide."""
     values = settings_of(workload, num_clients, num_clients, data_dir)
-    data = federated_data(Settings.from_mapping(values, "benchmark"))
+    data = Federation.of(Settings.from_mapping(values, "benchmark")).data
     x, y = data.train_set(np.arange(num_clients))
     for name, array in (("x", x), ("y", y), ("ends", np.cumsum(data.sizes))):
         np.save(directory / f"{name}.npy", array)

@@ -11,12 +11,12 @@ from flwr.app import Context
 from clients.client import FlexibleClient
 from clients.device.local_task import local_clients
 from clients.device.node import Node, make_node
-from clients.environment import ClientEnvironment, client_settings, federated_data, make_trace, model_builder
 from clients.rules import usable_memory
 from clients.simulated.jobs import Broadcast, Job
-from clients.simulated.virtual import VirtualClients
+from clients.simulated.virtual import ClientEnvironment, VirtualClients
 from clients.single import Asked, Trained
 from fedtide.config import Settings
+from fedtide.federation import Federation
 from fedtide.ground.contract import Scalar, metrics
 from traces import Trace
 
@@ -26,10 +26,9 @@ log = logging.getLogger("flwr")
 @lru_cache(maxsize=1)
 def environment(settings: Settings) -> tuple[VirtualClients, Trace]:
     """Load the clients' data, model and trace, once per process."""
-    data = federated_data(settings)
-    build_model = model_builder(settings, data)
-    clients = VirtualClients(ClientEnvironment(data, build_model, settings.seed, cohort=settings.cohort))
-    return clients, make_trace(settings, data)
+    federation = Federation.of(settings)
+    made = (federation.data, federation.model_builder(), settings.seed)
+    return VirtualClients(ClientEnvironment(*made, cohort=settings.cohort)), federation.trace
 
 
 class TorchClient(FlexibleClient):
@@ -40,7 +39,7 @@ class TorchClient(FlexibleClient):
 
     def __init__(self, settings: Settings, node: Node) -> None:
         super().__init__(node)
-        self.settings = client_settings(settings)
+        self.settings = settings.for_clients()
         self.trace = None if node.data else environment(self.settings)[1]
 
     def train(self, asked: Asked) -> Trained | str:

@@ -17,18 +17,20 @@ import tomllib
 from dataclasses import replace
 from pathlib import Path
 
+from fedtide.plan import Plan
+
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import numpy as np
 from matplotlib import pyplot
 from numpy.typing import NDArray
 
-from clients.environment import federated_data, make_trace
 from clients.simulated.evaluation import mean_scores
 from fedtide.config import Settings
 from fedtide.config.grid import cells
 from fedtide.engine.run import simulate
 from fedtide.engine.update_shares import update_shares
+from fedtide.federation import Federation
 
 METHODS = ("fedavg", "fedau", "f3ast", "mifa", "fedvarp", "mimic", "fedawe")
 SEEDS = (0, 1, 2)
@@ -45,7 +47,7 @@ def settings_of(strategy: str, seed: int) -> Settings:
 
 def accuracies(settings: Settings) -> NDArray[np.float64]:
     """Train; return the accuracy on each client's own held-out examples, NaN for a client without."""
-    experiment, *_ = simulate(settings)
+    experiment, *_ = simulate(Plan.of(settings))
     holdouts = [experiment.data.holdout(np.array([client])) for client in range(settings.num_clients)]
     return mean_scores(experiment.evaluator.model, holdouts)
 
@@ -66,7 +68,8 @@ def main() -> None:
         ratios, rates, scores = [], [], []
         for seed in SEEDS:
             settings = settings_of(method, seed)
-            trace, sizes = make_trace(settings), federated_data(settings).sizes
+            federation = Federation.of(settings)
+            trace, sizes = federation.trace, federation.data.sizes
             rates.append(trace.participation(1))
             ratios.append(update_shares(settings, sizes, trace) * sizes.sum() / sizes)
             with tempfile.TemporaryDirectory() as folder:

@@ -27,10 +27,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.measure import table
-from clients.environment import federated_data, make_trace
 from fedtide.config import Settings
 from fedtide.config.grid import cells
 from fedtide.engine.update_shares import applied_updates, as_shares
+from fedtide.federation import Federation
 from fedtide.ground.specs import parse
 
 DRAWN = ("fedavg", "fedau", "f3ast", "mimic", "fedlaavg", "fedvarp")
@@ -52,7 +52,8 @@ def shares_of(settings: Settings, rounds: int) -> Shares:
     ValueError
         A client has more than one class.
     """
-    data, trace = federated_data(settings), make_trace(settings)
+    federation = Federation.of(settings)
+    data, trace = federation.data, federation.trace
     labels = [np.unique(data.train_set(np.array([client]))[1]) for client in range(settings.num_clients)]
     if any(len(found) != 1 for found in labels):
         raise ValueError(f"partition {settings.partition} gives a client several classes; take label")

@@ -12,7 +12,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import fedtide
-from clients.environment import make_trace
+from fedtide.federation import Federation
 
 SETTINGS = {"trace": "bernoulli:p=0.3", "partition": "label", "num_rounds": 100}
 METHODS = {"fedavg": "#7f7f7f", "mifa": "#1f77b4", "fedvarp": "#d95f02"}
@@ -21,7 +21,7 @@ METHODS = {"fedavg": "#7f7f7f", "mifa": "#1f77b4", "fedvarp": "#d95f02"}
 def main(path: str = "docs/images/front.png") -> None:
     """Compare the methods, and draw."""
     table = fedtide.compare(strategy=[*METHODS], seed=0, **SETTINGS)
-    trace = make_trace(table.runs[0].cell.settings)
+    trace = Federation.of(table.runs[0].cell.settings).trace
     rounds = range(1, SETTINGS["num_rounds"] + 1)
     online = np.array([trace.round(t).online for t in rounds]).T
     figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3), layout="constrained")

@@ -21,6 +21,8 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from fedtide.plan import Plan
+
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from fedtide.config import Settings
@@ -62,7 +64,7 @@ ARRIVALS = (100, 150, 200)  # of Figure 5
 
 def records_of(values: dict[str, Any]) -> list[dict[str, Any]]:
     """Run with these settings; returns the records of the rounds, from round 0."""
-    _, folder, _ = simulate(Settings.from_mapping(COMMON | values, "experiment"))
+    _, folder, _ = simulate(Plan.of(Settings.from_mapping(COMMON | values, "experiment")))
     return [*records_in(folder.path)]
 
 

@@ -75,13 +75,13 @@ def work(core: int, steps: int, connection: Connection) -> None:
     import torch
     from torch.nn import functional
 
-    from clients.environment import federated_data, model_builder
     from fedtide.config import Settings
+    from fedtide.federation import Federation
 
     torch.set_num_threads(1)
     settings = Settings(task="digits", model="mlp", num_clients=5, partition="iid")
-    data = federated_data(settings)
-    model = model_builder(settings, data)()
+    federation = Federation.of(settings)
+    data, model = federation.data, federation.model_builder()()
     sgd = torch.optim.SGD(model.parameters(), lr=0.01)
     rng = np.random.default_rng(0)
     while (deadline := connection.recv()) is not None:

@@ -18,7 +18,7 @@ from fedtide.ground.allowed import (
     did_you_mean,
 )
 from fedtide.ground.errors import SettingsError
-from fedtide.ground.specs import build, find
+from fedtide.ground.specs import bind, build, find
 from strategies.amplified_scaffold import AmplifiedScaffold
 from strategies.apfl import APFL
 from strategies.cafed import CAFed
@@ -62,8 +62,9 @@ from strategies.ghbm import GHBM
 from strategies.mifa import MIFA
 from strategies.mimic import MimiC
 from strategies.mimic_client_memory import MimiCClientMemory
-from strategies.parts.initial_model import initial_model_of
+from strategies.parts.initial_model import INITIAL_MODELS, initial_model_of
 from strategies.parts.layering import layers_of
+from strategies.parts.server_optimizers import SERVER_OPTIMIZERS
 from strategies.pfedme import PFedMe
 from strategies.scaffold import Scaffold
 from strategies.schemes import SchemeA, SchemeB, SchemeC
@@ -224,13 +225,16 @@ def _built(values: dict[str, Any]) -> dict[str, Any]:
     """Replace the specs among the options by what they stand for."""
     built = {key: value for key, value in values.items() if key not in LAYERS}
     if isinstance(select := values.get("select"), str):
-        built["select"] = selection_of(select)
+        built["select"] = selection_of(bind("select", SELECTIONS, select))
     specs = {key: values.get(key, "") for key in LAYERS}
     for key, text in specs.items():
         Option(key, str).check(text)
     if isinstance(initial := values.get("initial_model"), str):
-        built["initial_model"] = initial_model_of(initial)
-    if layers := layers_of(**specs):
+        built["initial_model"] = initial_model_of(
+            bind("initial-model", INITIAL_MODELS, initial) if initial else None
+        )
+    server_opt = bind("server-opt", SERVER_OPTIMIZERS, specs["server_opt"]) if specs["server_opt"] else None
+    if layers := layers_of(server_opt, specs["amplify"]):
         built["layers"] = (*values.get("layers", ()), *layers)
     if isinstance(schedule := values.get("lr_schedule"), str):
         built["lr_schedule"] = build("lr-schedule", SCHEDULES, schedule)

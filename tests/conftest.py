@@ -14,6 +14,8 @@ from flower import installation
 from numpy.typing import NDArray
 from own_parts import Folder
 
+from fedtide.plan import Plan
+
 # Flower sends no telemetry and installs no packages during tests.
 os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
 os.environ.setdefault("FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION", "1")
@@ -119,10 +121,11 @@ def simulate() -> Callable[..., Run]:
     ) -> Run:
         spec = trace if isinstance(trace, str) else "always"
         settings = Settings(**{**SMALL, "trace": spec, **changes})
-        experiment = prepare(settings)
+        experiment = prepare(Plan.of(settings))
         trace = experiment.trace if isinstance(trace, str) else trace
         clock = make_clock(trace, settings.round_ends)
-        experiment = replace(experiment, data=wrap(experiment.data), trace=trace, clock=clock)
+        experiment.plan.data = wrap(experiment.data)
+        experiment = replace(experiment, trace=trace, clock=clock)
         transport = virtual_transport(experiment)
         records: list[dict[str, Any]] = []
         try:

@@ -15,13 +15,14 @@ import sim
 from fedtide.config import Settings
 from fedtide.engine.checkpoints.store import FILE
 from fedtide.engine.run import simulate
+from fedtide.plan import Plan
 
 TESTS = Path(__file__).parent
 
 
 def train(settings: Settings, path: Path) -> None:
     """Run an experiment, or resume it."""
-    simulate(settings, None if settings.resume else path)
+    simulate(Plan.of(settings), None if settings.resume else path)
 
 
 def command(arguments: Sequence[str]) -> None:

@@ -3,8 +3,8 @@
 from typing import Any
 
 from clients.gradients.oracles import COHORTS
-from fedtide.engine.methods import METHODS
 from fedtide.loggers.registry import LOGGERS
+from fedtide.plan import METHODS
 from fedtide.tasks import MODELS, PARTITIONS, SIZES, TASKS
 from strategies import SCHEDULES
 from strategies.parts.server_optimizers import SERVER_OPTIMIZERS

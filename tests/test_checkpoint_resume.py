@@ -12,6 +12,7 @@ from killed import kill_when, records, saved_rounds, start, train, writes_checkp
 from fedtide.config import Settings
 from fedtide.engine.read_run import records_in
 from fedtide.engine.run import simulate
+from fedtide.plan import Plan
 
 ROUNDS = 30
 COMMON: dict[str, Any] = {
@@ -49,7 +50,7 @@ def test_killed_before_the_first_checkpoint(tmp_path: Path) -> None:
     settings = Settings(**COMMON, strategy="mifa", run_dir=str(tmp_path))
     settings = replace(settings, checkpoint_every=20)
     whole, path = tmp_path / "whole", tmp_path / "killed"
-    simulate(replace(settings, checkpoint_every=-1), whole)
+    simulate(Plan.of(replace(settings, checkpoint_every=-1)), whole)
     for lines in (0, 1, 3):
         now = settings if not path.exists() else replace(settings, resume=str(path))
         process = start(train, now, path)
@@ -69,7 +70,7 @@ def test_killed_three_times(case: str, tmp_path: Path) -> None:
     settings = Settings(**{**COMMON, **CASES[case], "run_dir": str(tmp_path)})
     rng = np.random.default_rng([*case.encode()])
     whole, path = tmp_path / "whole", tmp_path / "killed"
-    simulate(replace(settings, checkpoint_every=-1), whole)
+    simulate(Plan.of(replace(settings, checkpoint_every=-1)), whole)
     kills = 0
     for lines, inside in zip(np.sort(rng.integers(3, ROUNDS - 8, 3)), (True, False, True), strict=True):
         now = settings if not path.exists() else replace(settings, resume=str(path))

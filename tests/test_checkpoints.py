@@ -24,6 +24,7 @@ from fedtide.engine.checkpoints.store import FILE, CheckpointStore
 from fedtide.engine.run import simulate
 from fedtide.engine.run_folder import RunFolder
 from fedtide.interop.stock_state import Attributes
+from fedtide.plan import Plan
 from strategies.core.state import Rows
 
 SMALL = ["--client-gpus=0", "--model=logistic", "--num-clients=4", "--local-steps=4", "--engine=inline"]
@@ -175,7 +176,7 @@ def test_a_run_is_extended(tmp_path: Path, capsys: Any) -> None:
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("runs") / "run"
-    simulate(SETTINGS, path)
+    simulate(Plan.of(SETTINGS), path)
     return path
 
 
@@ -202,7 +203,7 @@ def test_what_cannot_be_resumed(ended: Path, tmp_path: Path, capsys: Any) -> Non
     for arguments, message in changes.items():
         assert message in refusal(ended, *arguments.split(), capsys=capsys)
     assert "config.toml is missing" in refusal(tmp_path, capsys=capsys)
-    first = RunFolder(replace(SETTINGS, resume=str(ended)))
+    first = RunFolder(Plan.of(replace(SETTINGS, resume=str(ended))))
     assert "another process runs in this folder; wait until it has ended" in refusal(ended, capsys=capsys)
     first.close()
     change(ended / "checkpoint", "UPDATE vectors SET data = x'00'")
@@ -221,7 +222,7 @@ def test_without_a_checkpoint_the_run_starts_over(ended: Path, capsys: Any) -> N
 
 def test_a_resumed_run_has_not_ended(ended: Path) -> None:
     """Killed before its end, it must not look finished."""
-    folder = RunFolder(replace(SETTINGS, resume=str(ended)))
+    folder = RunFolder(Plan.of(replace(SETTINGS, resume=str(ended))))
     folder.go_on((10, 0))
     folder.close()
     assert (ended / "metrics.jsonl").stat().st_size == 10

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 import fedtide
 import sim
-from clients.environment import client_settings, federated_data, make_trace
 from clients.torch_client import environment
 from fedtide.config import Settings
+from fedtide.federation import Federation
 from fedtide.report.__main__ import main as report
 from fedtide.tasks.data import client_names
 
@@ -67,7 +67,8 @@ FORMATS: dict[str, Callable[[dict[str, int]], str]] = {
 
 def seen(settings: Settings, count: int = 9) -> dict[str, int]:
     """Return the round in which each client is online, by its name in the data."""
-    trace, names = make_trace(settings), client_names(federated_data(settings))
+    federation = Federation.of(settings)
+    trace, names = federation.trace, client_names(federation.data)
     online = np.array([trace.round(t).online for t in range(1, count + 1)])
     assert (online.sum(0) <= 1).all()
     return {name: int(online[:, k].argmax()) + 1 for k, name in enumerate(names) if online[:, k].any()}
@@ -98,7 +99,7 @@ def test_every_client_has_the_device_of_its_name(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         assert seen(settings) == {name: log[name] for name in names}
-        assert make_trace(settings).devices == client_names(federated_data(settings))
+        assert Federation.of(settings).trace.devices == client_names(Federation.of(settings).data)
 
 
 @pytest.mark.parametrize("kind", [*FORMATS])
@@ -111,7 +112,7 @@ def test_those_without_a_partner_are_named_in_one_line(write: Write, kind: str) 
     with pytest.raises(
         fedtide.SettingsError, match=r"4 devices \(e, c, a, ...\) and 2 clients .* no name in"
     ):
-        make_trace(of(write, ["x", "y"], kind, FORMATS[kind](log)))
+        Federation.of(of(write, ["x", "y"], kind, FORMATS[kind](log))).trace
 
 
 @pytest.mark.parametrize("column", ["client", "device"])
@@ -123,23 +124,23 @@ def test_numbers_are_names_where_those_of_the_data_are(write: Write, column: str
         assert seen(settings) == {"03": 2, "7.0": 3, "12": 1}
         settings = of(write, ["b", "c", "a"], kind, FORMATS[kind]({"2": 1, "0": 2, "1": 3}, "client"))  # type: ignore[call-arg]
         assert seen(settings) == {"a": 2, "b": 3, "c": 1}  # numbers of clients, as without names
-        assert make_trace(settings).devices == ()
+        assert Federation.of(settings).trace.devices == ()
         half = FORMATS[kind]({"4": 1, "3.5": 2}, "client")  # type: ignore[call-arg]
         with pytest.raises(fedtide.SettingsError, match=r"client is 3\.5, give a whole number"):
-            make_trace(of(write, ["3", "4"], kind, half))
+            Federation.of(of(write, ["3", "4"], kind, half)).trace
 
 
 def test_phones_with_numbers_are_drawn(write: Write) -> None:
     text = fedscale({"3": 1, "2": 2, "1": 3})
     named, drawn = of(write, ["1", "2", "3"], "phones", text), of(write, ["a", "b", "c"], "phones", text)
-    rounds = [[make_trace(s).round(t).online.tolist() for t in (1, 2, 3)] for s in (named, drawn)]
+    rounds = [[Federation.of(s).trace.round(t).online.tolist() for t in (1, 2, 3)] for s in (named, drawn)]
     assert rounds[0] == rounds[1]
 
 
 def test_names_can_be_left_out_of_account(write: Write) -> None:
     settings = of(write, ["b", "a"], "recorded", sessions({"p": 1, "a": 2}), ",by-name=false")
     assert seen(settings) == {"a": 1, "b": 2}
-    assert make_trace(settings).devices == ("p", "a")
+    assert Federation.of(settings).trace.devices == ("p", "a")
 
 
 def test_recordings_agree_with_each_other(write: Write) -> None:
@@ -148,7 +149,7 @@ def test_recordings_agree_with_each_other(write: Write) -> None:
         write(sessions({"b": 1, "a": 2, "c": 2}), "log"),
         write(rounds({"a": 2, "c": 2, "b": 1}), "table"),
     )
-    trace = make_trace(Settings(trace=f"recorded:file={log}+table:file={table}", num_clients=4))
+    trace = Federation.of(Settings(trace=f"recorded:file={log}+table:file={table}", num_clients=4)).trace
     assert trace.devices == ("b", "a", "c", "")
     assert [np.flatnonzero(trace.round(t).online).tolist() for t in (1, 2)] == [[0], [1, 2]]
 
@@ -171,7 +172,7 @@ def test_a_client_with_test_examples_alone_is_one(write: Write) -> None:
     names = [f"{k}" for k in range(30)]
     settings = Settings(task=data_of(write, names).replace("data.csv", "one.csv"), num_clients=30)
     write("who,x,y\n" + "".join(f"{name},{k},{k % 2}\n" for k, name in enumerate(names)), "one.csv")
-    data = federated_data(settings)
+    data = Federation.of(settings).data
     assert client_names(data) == tuple(names)
     assert np.count_nonzero(data.sizes == 0) == 6
     assert data.sizes.sum() == 24
@@ -179,9 +180,9 @@ def test_a_client_with_test_examples_alone_is_one(write: Write) -> None:
 
 def test_clients_on_nodes_of_flower_go_by_the_same_names(write: Write) -> None:
     settings = of(write, ["a", "b", "c"], "recorded", sessions({"c": 1, "a": 2, "b": 3}))
-    _, trace = environment(client_settings(settings))
+    _, trace = environment(settings.for_clients())
     assert [trace.round(t).online.tolist() for t in (1, 2, 3)] == [
-        make_trace(settings).round(t).online.tolist() for t in (1, 2, 3)
+        Federation.of(settings).trace.round(t).online.tolist() for t in (1, 2, 3)
     ]
 
 

@@ -14,12 +14,11 @@ import pytest
 import torch
 from torch import nn
 
-from clients.environment import ClientEnvironment
 from clients.gradients import proof
 from clients.gradients.flat import FlatModel
 from clients.gradients.oracles import COHORTS, LARGEST, ORACLES, choose
 from clients.rules import RULES
-from clients.simulated.virtual import VirtualClients
+from clients.simulated.virtual import ClientEnvironment, VirtualClients
 from fedtide.config import Settings
 from fedtide.ground.allowed import options_of
 from fedtide.tasks import Examples

@@ -14,9 +14,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from clients.environment import ClientEnvironment
 from clients.simulated.jobs import Broadcast, Job
-from clients.simulated.virtual import Answers, VirtualClients
+from clients.simulated.virtual import Answers, ClientEnvironment, VirtualClients
 from fedtide.ground.contract import FitConfig
 from fedtide.tasks import PartitionedData
 from fedtide.tasks.models import MODELS

@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from clients.environment import ClientEnvironment, model_builder
 from clients.simulated.jobs import Broadcast, Job
-from clients.simulated.virtual import Answers, VirtualClients
+from clients.simulated.virtual import Answers, ClientEnvironment, VirtualClients
 from fedtide.config import Settings
+from fedtide.federation import Federation
 from fedtide.ground.contract import FitConfig
 from fedtide.tasks import Augmentation, Dataset, DatasetTask, PartitionedData
 
@@ -35,8 +35,11 @@ def images(augmented: bool) -> PartitionedData:
 
 def clients(model: str, cohort: str, size: int = 3, data: Any = None) -> VirtualClients:
     data = data or images(True)
-    build = model_builder(Settings(model=model, seed=1), data)
-    return VirtualClients(ClientEnvironment(data, build, 3, cohort=cohort, cohort_size=size))
+    federation = Federation.of(Settings(model=model, seed=1))
+    federation.data = data
+    return VirtualClients(
+        ClientEnvironment(data, federation.model_builder(), 3, cohort=cohort, cohort_size=size)
+    )
 
 
 def fit(virtual: VirtualClients, chosen: Any = range(3), completion: float = 1.0) -> Answers:

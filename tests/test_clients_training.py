@@ -16,12 +16,11 @@ from torch import nn
 from torch.nn import functional
 
 from clients.draws import client_rng, draw_batches
-from clients.environment import ClientEnvironment
 from clients.gradients.flat import FlatModel, one_thread
 from clients.memory.handshake import Memory
 from clients.simulated.evaluation import evaluate
 from clients.simulated.jobs import Broadcast, Job
-from clients.simulated.virtual import Answers, Failure, VirtualClients
+from clients.simulated.virtual import Answers, ClientEnvironment, Failure, VirtualClients
 from fedtide.ground.contract import FitConfig
 from fedtide.tasks import PartitionedData
 

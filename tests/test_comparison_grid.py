@@ -8,7 +8,7 @@ import pytest
 from fedtide.config import Settings
 from fedtide.config.grid import at_scale, cells, is_comparison, overridden
 from fedtide.config.settings import read_toml
-from fedtide.engine.parts import check
+from fedtide.plan import Plan
 
 ROOT = Path(__file__).parents[1]
 
@@ -115,4 +115,4 @@ def test_every_experiment_of_the_project_can_be_run(file: Path) -> None:
     values = read_toml(str(file))
     for scale in ("full", "small") if "small" in values else ("full",):
         for cell in cells(at_scale(values, scale, file.name), file.name):
-            check(cell.settings, virtual=False)
+            Plan.of(cell.settings)

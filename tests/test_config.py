@@ -16,7 +16,8 @@ from fedtide.config.settings import read_toml
 from fedtide.engine import memory_check
 from fedtide.engine.experiment import prepare
 from fedtide.ground.allowed import options_of
-from fedtide.ground.specs import Part, bind, build, parse, parse_options
+from fedtide.ground.specs import bind, build, parse, parse_options
+from fedtide.plan import Plan
 
 # Words that a spec can contain: without its separators, and without spaces at either end.
 WORDS = st.text(st.characters(exclude_characters=":,=", exclude_categories=["Cs"]), min_size=1).filter(
@@ -78,7 +79,8 @@ def test_options_have_the_types_that_the_factory_declares() -> None:
     assert built == (7, 3, 0.01, "a b", True)
     assert [type(value) for value in built] == [int, int, float, str, bool]
     assert build("thing", REGISTRY, "one", 7) == (7, 1, 0.5, "x", False)
-    assert bind("thing", REGISTRY, "one:rate=2") == Part("one", factory, {"rate": 2.0})
+    part = bind("thing", REGISTRY, "one:rate=2")
+    assert (part.name, part.factory, part.options) == ("one", factory, {"rate": 2.0})
     assert list(options_of(factory)) == ["count", "rate", "name", "on"]
 
 
@@ -156,10 +158,10 @@ def test_invalid_settings(values: dict[str, Any], says: str) -> None:
 def test_what_does_not_fit_is_refused_before_any_of_it_is_taken(
     monkeypatch: pytest.MonkeyPatch, values: dict[str, Any], says: str
 ) -> None:
-    monkeypatch.setattr(memory_check, "total_memory", lambda: 16 * 2**30)
+    monkeypatch.setattr("fedtide.ground.memory.total_memory", lambda: 16 * 2**30)
     small = {"num-clients": 6, "num-rounds": 2, "local-steps": 2, "engine": "inline", "model": "logistic"}
     with pytest.raises(ValueError, match=says) as refusal:
-        prepare(Settings.from_mapping({**small, **values}, "here"), tune=False)
+        prepare(Plan.of(Settings.from_mapping({**small, **values}, "here")), tune=False)
     assert "\n" not in str(refusal.value)
 
 
@@ -169,7 +171,7 @@ def test_what_a_round_takes_is_said_or_refused(monkeypatch: pytest.MonkeyPatch, 
     What is sure in the first round is refused where there is too little room, what may come later is said.
     """
     size, there = 2**30, 150 * 2**30
-    monkeypatch.setattr(memory_check, "total_memory", lambda: 64 * 2**30)
+    monkeypatch.setattr("fedtide.ground.memory.total_memory", lambda: 64 * 2**30)
     monkeypatch.setattr(memory_check, "replies_limit", lambda: 8 * 2**30)
     monkeypatch.setattr("shutil.disk_usage", lambda folder: SimpleNamespace(free=there))
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))

@@ -18,6 +18,7 @@ from fedtide.config import Settings
 from fedtide.engine.read_run import read_run
 from fedtide.engine.run import simulate
 from fedtide.engine.run_folder import RunFolder
+from fedtide.plan import Plan
 
 ROUNDS = 7
 STATES = "checkpoint/states.sqlite"
@@ -30,7 +31,7 @@ SETTINGS = Settings(**RUN, num_rounds=5, checkpoint_every=2, engine="inline", cl
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of five rounds, with checkpoints after the last two."""
     path = tmp_path_factory.mktemp("runs") / "run"
-    simulate(SETTINGS, path)
+    simulate(Plan.of(SETTINGS), path)
     return path
 
 
@@ -125,7 +126,7 @@ def test_records_after_the_checkpoint_before_the_last(run: Path, whole: Any, cop
 @pytest.mark.parametrize("killed", ["before any checkpoint", "while the first one was begun"])
 def test_killed_before_its_first_round(run: Path, whole: Any, copies: Any, killed: str) -> None:
     path = next(copies)
-    RunFolder(read_run(run).settings, path).close()
+    RunFolder(Plan.of(read_run(run).settings), path).close()
     if "begun" in killed:
         (path / STATES).parent.mkdir()
         (path / STATES).touch()

@@ -15,8 +15,8 @@ from waiting import wait_until
 
 import sim
 from clients.device import leave
-from clients.environment import federated_data
 from fedtide.config import Settings
+from fedtide.plan import Plan
 
 pytestmark = [
     pytest.mark.slow,
@@ -40,7 +40,7 @@ def test_five_devices(flower: dict[str, str], tmp_path: Path) -> None:
     federation = Federation(flower, tmp_path)
     federation.resident()
     federation.admit(*"01234", "copy")
-    data = federated_data(Settings(num_clients=5))
+    data = Plan.of(Settings(num_clients=5)).data
     state = [tmp_path / f"state-{k}" for k in range(5)]
     for client, folder in enumerate(state):
         folder.mkdir()

@@ -14,7 +14,7 @@ import pytest
 import fedtide
 import strategies
 import traces
-from fedtide.engine.methods import METHODS
+from fedtide.plan import METHODS
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"

@@ -12,7 +12,7 @@ import pytest
 from fedtide.cli.flags import make_parser, read_values
 from fedtide.cli.fleet import rehearsal_values
 from fedtide.config.grid import cells
-from fedtide.engine.parts import check
+from fedtide.plan import Plan
 
 ROOT = Path(__file__).parents[1]
 FILES = [ROOT / "README.md", *ROOT.glob("docs/**/*.md"), *ROOT.glob("experiments/*.md")]
@@ -102,7 +102,7 @@ def test_the_settings_of_a_page_are_valid(page: str, monkeypatch: pytest.MonkeyP
         runs = cells(values, command)
         if " my_" not in command:  # files that a page shows
             for cell in (runs[0], runs[-1]):
-                check(cell.settings)
+                Plan.of(cell.settings)
 
 
 @pytest.mark.slow

@@ -22,6 +22,7 @@ from fedtide.devices.grid import GridTransport
 from fedtide.engine.availability import RoundClock, TraceClientManager
 from fedtide.engine.experiment import prepare
 from fedtide.engine.server import RoundServer
+from fedtide.plan import Plan
 from strategies import Roster
 
 
@@ -37,7 +38,7 @@ def test_members_are_who_has_connected(federation: Federation) -> None:
     nodes = GridTransport(federation.grid, 3, RoundDeadlines(60.0), replay=False)
     founders = nodes.connect(np.arange(3), 60.0, 2)
     trace = ConnectedClients(3, nodes, founders, max_absence=2)
-    experiment = prepare(settings, tune=False, observed=lambda: trace)
+    experiment = prepare(Plan.of(settings), tune=False, observed=lambda: trace)
     trace.roster = experiment.strategy.roster
     records: list[dict[str, Any]] = []
     server = RoundServer(

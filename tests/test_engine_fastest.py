@@ -10,6 +10,7 @@ from torch import Tensor, nn
 import sim
 from fedtide.config import Settings
 from fedtide.engine.experiment import prepare
+from fedtide.plan import Plan
 
 SMALL: dict[str, Any] = {
     "model": "mlp",
@@ -39,7 +40,7 @@ def test_the_fastest_engine(
 ) -> None:
     monkeypatch.setattr(os, "cpu_count", lambda: cores)
     monkeypatch.setattr("torch.get_num_threads", lambda: cores)
-    experiment = prepare(Settings(**values))
+    experiment = prepare(Plan.of(Settings(**values)))
     assert experiment.settings.engine == engine
     assert why in experiment.why_engine
     assert bool(why) == bool(experiment.why_engine)
@@ -92,7 +93,9 @@ OWN = f"{__name__}.Skip"
     ],
 )
 def test_a_run_that_may_be_faster_in_another_cohort_says_so(values: dict[str, Any], hint: bool) -> None:
-    experiment = prepare(Settings(**{**SMALL, "engine": "inline", "cohort": "auto", "model": OWN, **values}))
+    experiment = prepare(
+        Plan.of(Settings(**{**SMALL, "engine": "inline", "cohort": "auto", "model": OWN, **values}))
+    )
     assert ("--cohort vmap" in experiment.hint) == hint
 
 

@@ -21,6 +21,7 @@ from fedtide.config import Settings
 from fedtide.engine.availability import TraceClientManager
 from fedtide.engine.experiment import prepare
 from fedtide.engine.run import virtual_transport
+from fedtide.plan import Plan
 from strategies.core.results import ClientFailure
 
 INLINE: dict[str, Any] = {"model": "logistic", "engine": "inline", "client_gpus": 0.0}
@@ -76,7 +77,7 @@ def test_a_strategy_without_initial_parameters_is_refused(simulate: Callable[...
 
 @pytest.fixture(scope="module")
 def manager() -> TraceClientManager:
-    experiment = prepare(Settings(**INLINE, trace="bernoulli:p=0.5", num_clients=20, arrivals="3=4"))
+    experiment = prepare(Plan.of(Settings(**INLINE, trace="bernoulli:p=0.5", num_clients=20, arrivals="3=4")))
     return TraceClientManager(experiment.availability, virtual_transport(experiment), seed=1)
 
 
@@ -132,7 +133,7 @@ def test_the_manager_reports_arrivals_and_departures(manager: TraceClientManager
 
 
 def test_a_proxy_can_be_used_alone() -> None:
-    experiment = prepare(Settings(**INLINE, trace="always", num_clients=6, evaluate_on="objective"))
+    experiment = prepare(Plan.of(Settings(**INLINE, trace="always", num_clients=6, evaluate_on="objective")))
     transport = virtual_transport(experiment)
     proxy = transport.proxy(4)
     assert proxy.get_properties(GetPropertiesIns({}), None, 1).properties == {"client-id": 4}

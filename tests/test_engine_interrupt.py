@@ -29,6 +29,7 @@ from fedtide.engine.interrupts import stopping_at_once, stopping_on_interrupt
 from fedtide.engine.run import drive, virtual_transport
 from fedtide.engine.run_folder import RunFolder
 from fedtide.engine.server import RoundServer
+from fedtide.plan import Plan
 from fedtide.report import make
 
 ROOT = Path(__file__).parents[1]
@@ -227,8 +228,8 @@ def test_ctrl_c_ends_a_wait_for_workers(ray_cluster: None, tmp_path: Path) -> No
     others = ray.remote(num_cpus=3)(type("Others", (), {})).remote()
     ray.get(others.__ray_ready__.remote())
     settings = {**SETTINGS, "engine": "ray", "num_workers": 2, "run_dir": str(tmp_path)}
-    experiment = prepare(Settings(**settings))
-    transport, folder = virtual_transport(experiment), RunFolder(experiment.settings)
+    experiment = prepare(Plan.of(Settings(**settings)))
+    transport, folder = virtual_transport(experiment), RunFolder(experiment.plan)
 
     def stopping(server: RoundServer, console: Console) -> AbstractContextManager[list[int]]:
         def press() -> None:
@@ -246,14 +247,14 @@ def test_ctrl_c_ends_a_wait_for_workers(ray_cluster: None, tmp_path: Path) -> No
 
 def test_two_ctrl_c_before_the_first_round(tmp_path: Path) -> None:
     """During the evaluation of the initial weights; the second one interrupts at once."""
-    experiment = prepare(Settings(**SETTINGS, run_dir=str(tmp_path)))
+    experiment = prepare(Plan.of(Settings(**SETTINGS, run_dir=str(tmp_path))))
 
     def interrupt(*_: object) -> None:
         signal.raise_signal(signal.SIGINT)
         signal.raise_signal(signal.SIGINT)
 
     experiment.strategy.evaluate_fn = interrupt
-    transport, folder = virtual_transport(experiment), RunFolder(experiment.settings)
+    transport, folder = virtual_transport(experiment), RunFolder(experiment.plan)
     summary, _ = drive(experiment, transport, folder, Console(quiet=True))
     assert (summary["rounds"], summary["client_fits"], summary["final"]["accuracy"]) == (0, 0, None)
     assert json.loads((folder.path / "summary.json").read_text()) == summary

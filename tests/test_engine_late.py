@@ -7,17 +7,18 @@ import numpy as np
 import pytest
 from flwr.server.strategy import FedAvg
 
-from clients.environment import make_trace
 from fedtide.config import Settings
 from fedtide.engine.experiment import prepare
 from fedtide.engine.transports.late import LATE
+from fedtide.federation import Federation
+from fedtide.plan import Plan
 
 RUN: dict[str, Any] = {"trace": "bernoulli:p=0.8+late:p=0.4,rounds=3", "num_clients": 12, "num_rounds": 12}
 
 
 def arrivals(settings: Settings) -> dict[int, dict[int, int]]:
     """By round, who is at work and since when: from the definition, with every available client asked."""
-    trace, until, since = make_trace(settings), dict[int, int](), dict[int, int]()
+    trace, until, since = Federation.of(settings).trace, dict[int, int](), dict[int, int]()
     working: dict[int, dict[int, int]] = {}
     for t in range(1, settings.num_rounds + 2):
         working[t] = {k: since[k] for k in since if until[k] >= t}
@@ -104,4 +105,4 @@ def test_the_virtual_clock_has_late_replies(simulate: Callable[..., Any], write:
 
 def test_a_method_without_replies_refuses_late_ones() -> None:
     with pytest.raises(ValueError, match="sequential-sgd has no use for late replies"):
-        prepare(Settings(trace="always+late:p=0.1", strategy="sequential-sgd"))
+        prepare(Plan.of(Settings(trace="always+late:p=0.1", strategy="sequential-sgd")))

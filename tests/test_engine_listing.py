@@ -10,12 +10,12 @@ import torch
 from registries import KNOWN
 
 import sim
-from clients.environment import make_trace, task_source
 from fedtide.cli.listing import methods_by_need
 from fedtide.config import Settings
 from fedtide.engine.experiment import prepare
-from fedtide.engine.methods import method_of
+from fedtide.federation import Federation
 from fedtide.ground.specs import bind
+from fedtide.plan import Plan
 from fedtide.tasks import MODELS
 from strategies import Options
 from strategies.apfl import APFL
@@ -116,14 +116,14 @@ def test_options_are_what_list_says(shown: Any) -> None:
         }  # of a file
         field = setting.replace("-", "_")
         check_options(
-            names, lambda spec, field=field: prepare(Settings(**{**SMALL, field: spec}), tune=False)
+            names, lambda spec, field=field: prepare(Plan.of(Settings(**{**SMALL, field: spec})), tune=False)
         )
     check_options(shown["--model"], make_model)
-    check_options(shown["--strategy"], lambda spec: method_of(Settings(strategy=spec)))
+    check_options(shown["--strategy"], lambda spec: Plan.of(Settings(strategy=spec)))
     traces = {name: entry for name, entry in shown["--trace"].items() if name not in FROM_FILE}
-    check_options(traces, lambda spec: make_trace(Settings(**SMALL, trace=spec)))
+    check_options(traces, lambda spec: Federation.of(Settings(**SMALL, trace=spec)).trace)
     tasks = {"synthetic": shown["--task"]["synthetic"]}
-    check_options(tasks, lambda spec: task_source(Settings(task=spec)))
+    check_options(tasks, lambda spec: Federation.of(Settings(task=spec)).source)
 
 
 def make_model(spec: str) -> None:

@@ -20,6 +20,7 @@ from fedtide.engine.read_run import records_in
 from fedtide.engine.run import simulate
 from fedtide.loggers.base import Logger, finals, scalars
 from fedtide.loggers.registry import LOGGERS, loggers_of
+from fedtide.plan import Plan
 
 SMALL = ["--engine=inline", "--client-gpus=0", "--model=logistic", "--num-clients=4", "--num-rounds=3"]
 SMALL += ["--local-steps=4", "--num-workers=1"]
@@ -136,7 +137,7 @@ def test_mlflow(run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, empty
     settings = Settings(num_rounds=3, engine="inline", log="mlflow")
     watch = partial(loggers_of, settings.log, console=Console(quiet=True))
     with pytest.raises(ZeroDivisionError):
-        simulate(settings, tmp_path / "bad", watch=watch, stopping=failing)
+        simulate(Plan.of(settings), tmp_path / "bad", watch=watch, stopping=failing)
     client, (logged,) = stored(f"sqlite:///{tmp_path / 'own.db'}")
     assert logged.info.status == "FAILED"
     assert [m.step for m in client.get_metric_history(logged.info.run_id, "accuracy")] == [0, 1, 2]

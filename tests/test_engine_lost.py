@@ -40,7 +40,7 @@ settings = Settings(
     strategy="fedavg", model="mlp", num_clients=4, num_rounds=10**6, evaluate_every=10**6, local_steps=500,
     trace="always", engine="ray", num_workers=1, client_gpus=0.0, checkpoint_every=-1,
 )
-*_, ended = simulate(settings, Path(sys.argv[2]), watch=lambda run: [Killer()])
+*_, ended = simulate(Plan.of(settings), Path(sys.argv[2]), watch=lambda run: [Killer()])
 print(ended.summary["failed"], flush=True)
 os._exit(1)
 """

@@ -11,6 +11,7 @@ from fedtide.config import Settings
 from fedtide.engine.read_run import records_in
 from fedtide.engine.run_folder import RunFolder
 from fedtide.ground.errors import SettingsError
+from fedtide.plan import Plan
 
 
 @contextmanager
@@ -25,7 +26,7 @@ def no_file_above(size: int) -> Iterator[None]:
 
 
 def test_records_wait_until_there_is_room(tmp_path: Path) -> None:
-    folder, shown = RunFolder(Settings(), tmp_path / "run"), list[str]()
+    folder, shown = RunFolder(Plan.of(Settings()), tmp_path / "run"), list[str]()
     write, folder.warn = folder.round, shown.append
     metrics = tmp_path / "run" / "metrics.jsonl"
     write({"round": 0})
@@ -45,9 +46,9 @@ def test_records_wait_until_there_is_room(tmp_path: Path) -> None:
 def test_a_full_disk_before_the_first_round(tmp_path: Path) -> None:
     """One line, and no folder that holds no run."""
     with no_file_above(0), pytest.raises(SettingsError, match=rf"run-dir {tmp_path}/.*: File too large"):
-        RunFolder(Settings(run_dir=str(tmp_path)))
+        RunFolder(Plan.of(Settings(run_dir=str(tmp_path))))
     assert not [*tmp_path.iterdir()]
-    folder = RunFolder(Settings(), tmp_path / "run")
+    folder = RunFolder(Plan.of(Settings()), tmp_path / "run")
     with no_file_above(0), pytest.raises(SettingsError, match=r"run: clients\.csv: File too large"):
         folder.write_names(["Ada"])
     folder.close()
@@ -57,7 +58,7 @@ def test_it_stays_where_it_is_when_the_working_directory_changes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    folder = RunFolder(Settings(run_dir="runs"))
+    folder = RunFolder(Plan.of(Settings(run_dir="runs")))
     monkeypatch.chdir("/")
     folder.round({"round": 0})
     folder.finish({"rounds": 0})

@@ -9,8 +9,8 @@ from fakes import M, N, Rounds, make, stored
 from torch import nn
 
 from fedtide.engine.central import CentralTrainer
-from fedtide.engine.sequential_sgd import SequentialSGD
 from fedtide.tasks import PartitionedData
+from strategies.sequential_sgd import SequentialSGD
 
 
 class Notes:

@@ -11,8 +11,8 @@ from own_parts import Folder
 
 import sim
 from fedtide.config import Settings
-from fedtide.engine.methods import method_of
 from fedtide.engine.update_shares import update_shares
+from fedtide.plan import Plan
 from traces import TRACES
 
 STOCK = "flwr.server.strategy."
@@ -169,7 +169,7 @@ def test_the_shares_of_its_updates() -> None:
 
 def test_the_constructors_parameters_are_the_options() -> None:
     spec = f"{STOCK}FedAdam:eta=0.5,min-available-clients=3,accept-failures=false"
-    options = method_of(Settings(strategy=spec, option=("tau=0.25",), learning_rate=0.125)).options
+    options = Plan.of(Settings(strategy=spec, option=("tau=0.25",), learning_rate=0.125)).options
     chosen = {
         name: getattr(options, name) for name in ("eta", "min_available_clients", "accept_failures", "tau")
     }
@@ -190,7 +190,7 @@ def test_the_constructors_parameters_are_the_options() -> None:
 )
 def test_what_it_does_not_take(strategy: str, more: dict[str, Any], says: str) -> None:
     with pytest.raises(ValueError, match=says):
-        method_of(Settings(strategy=STOCK + strategy, **more))
+        Plan.of(Settings(strategy=STOCK + strategy, **more))
 
 
 def test_fractions_and_least_numbers(simulate: Callable[..., Any]) -> None:

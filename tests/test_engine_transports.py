@@ -18,6 +18,7 @@ from fedtide.engine.run import virtual_transport
 from fedtide.engine.server import RoundServer
 from fedtide.engine.transports.late import with_late_replies
 from fedtide.engine.transports.ray.parts import assign
+from fedtide.plan import Plan
 
 RUN: dict[str, Any] = {
     "strategy": "scheme-c",
@@ -84,12 +85,12 @@ MIXED: dict[str, Any] = {
 def test_ray_gives_the_same_result_as_inline(simulate: Callable[..., Any], ray_cluster: None) -> None:
     """Not only close. One transport for all methods, as starting its actors takes longer than all rounds."""
     settings = Settings(**{**SMALL, **MIXED, "engine": "ray", "num_workers": 3})
-    clients = virtual_transport(prepare(settings))
+    clients = virtual_transport(prepare(Plan.of(settings)))
     late = {"trace": MIXED["trace"] + "+late:p=0.3,rounds=2", "num_rounds": 4}
     try:
         for method, initial in RUNS:
             more = {**late, "initial_model": initial}
-            experiment = prepare(replace(settings, strategy=method, **more))
+            experiment = prepare(Plan.of(replace(settings, strategy=method, **more)))
             clients.memories.clear()
             transport = with_late_replies(clients, experiment.trace)
             manager = TraceClientManager(experiment.clock.round, transport, settings.seed)

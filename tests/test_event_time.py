@@ -14,13 +14,14 @@ from hypothesis import strategies as st
 from killed import kill_when, records, saved_rounds, train
 from killed import start as start_process
 
-from clients.environment import make_trace
 from fedtide.config import Settings
 from fedtide.engine.evaluation import GlobalEvaluator
 from fedtide.engine.event_clock import EventClock
 from fedtide.engine.experiment import prepare
 from fedtide.engine.read_run import records_in
 from fedtide.engine.run import simulate as run
+from fedtide.federation import Federation
+from fedtide.plan import Plan
 
 STEPS, N = 3, 4
 MICROSECONDS = 1_000_000
@@ -96,7 +97,7 @@ def test_the_clock_is_that_of_a_second_one(
     file = tmp_path_factory.getbasetemp() / "sessions.csv"
     file.write_text("client,start,end,steps_per_second\n" + "\n".join(lines) + "\n")
     options = f"file={file},repeat=false,deadline={deadline / MICROSECONDS},local-steps={STEPS}"
-    trace = make_trace(Settings(trace=f"recorded:{options}", num_clients=N))
+    trace = Federation.of(Settings(trace=f"recorded:{options}", num_clients=N)).trace
     expected = slowly(sessions, paces, deadline, B, C)
     clock = EventClock(trace, B)
     before = 0.0
@@ -225,7 +226,7 @@ def test_virtual_time_ends_a_run_and_says_when_to_evaluate(tmp_path: Path) -> No
 )
 def test_what_cannot_be_is_refused(changes: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
-        prepare(Settings(**{**RUN, **changes}))
+        prepare(Plan.of(Settings(**{**RUN, **changes})))
 
 
 def test_a_log_in_which_no_member_is_ever_online(write: Callable[..., str]) -> None:
@@ -234,5 +235,5 @@ def test_a_log_in_which_no_member_is_ever_online(write: Callable[..., str]) -> N
         trace=f"recorded:file={file},repeat=false", num_clients=2, round_ends=1, arrivals="0-1=20s"
     )
     with pytest.raises(ValueError, match="ever online"):
-        prepare(never)
-    prepare(replace(never, arrivals="0-1=9s"))
+        prepare(Plan.of(never))
+    prepare(Plan.of(replace(never, arrivals="0-1=9s")))

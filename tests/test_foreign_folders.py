@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 import fedtide
 import sim
-from clients.environment import trace_specs
+from fedtide.federation import trace_specs
 from fedtide.ground import dotted
 from fedtide.ground.errors import SettingsError
 from fedtide.ground.specs import find

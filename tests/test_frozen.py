@@ -12,17 +12,17 @@ from safetensors.torch import load_file
 from torch import nn
 
 import fedtide
-from clients.environment import ClientEnvironment
 from clients.gradients.batches import Batch
 from clients.gradients.flat import FlatModel, as_tensor, exchanged
 from clients.gradients.oracles import ORACLES, choose
 from clients.simulated.jobs import Broadcast, Job
-from clients.simulated.virtual import VirtualClients
+from clients.simulated.virtual import ClientEnvironment, VirtualClients
 from fedtide.config import Settings
 from fedtide.engine.experiment import prepare
 from fedtide.engine.memory_check import check_fits
 from fedtide.engine.run import simulate
 from fedtide.ground.contract import FitConfig
+from fedtide.plan import Plan
 from fedtide.tasks import PartitionedData
 
 RNG = torch.Generator().manual_seed(0)  # one draw in a hundred has the checksum of 1.01 times itself
@@ -117,7 +117,7 @@ def test_buffers_of_parts_that_train_are_sent() -> None:
 @pytest.mark.parametrize("method", ["fedavg", "mimic", "apfl", "efl", "mimic:memory=client"])
 def test_a_run_sends_and_remembers_the_head_alone(method: str, tmp_path: Path) -> None:
     settings = Settings(**SMALL, strategy=method, model="test_frozen.head", seed=2)
-    _, folder, ended = simulate(settings, tmp_path / "run")
+    _, folder, ended = simulate(Plan.of(settings), tmp_path / "run")
     assert [a.shape for a in ended.arrays] == [(10, 12), (10,)]
     assert ended.summary["weights"] == 130
     assert ended.summary["frozen_weights"] == 804
@@ -143,18 +143,18 @@ def test_the_whole_model_is_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 def test_a_resumed_run_needs_the_same_frozen_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = {**SMALL, "strategy": "mifa", "model": "test_frozen.pretrained", "checkpoint_every": 1}
-    whole = simulate(Settings(**{**settings, "num_rounds": 6}), tmp_path / "whole")[2]
-    simulate(Settings(**settings), tmp_path / "run")
+    whole = simulate(Plan.of(Settings(**{**settings, "num_rounds": 6})), tmp_path / "whole")[2]
+    simulate(Plan.of(Settings(**settings)), tmp_path / "run")
     more = Settings(**{**settings, "num_rounds": 6, "resume": str(tmp_path / "run")})
-    assert simulate(more)[2].summary["weights_sha256"] == whole.summary["weights_sha256"]
+    assert simulate(Plan.of(more))[2].summary["weights_sha256"] == whole.summary["weights_sha256"]
     monkeypatch.setitem(FROZEN, "weight", FROZEN["weight"] + 0.1)
     with pytest.raises(ValueError, match="frozen weights are not those that the run began with"):
-        simulate(Settings(**{**settings, "num_rounds": 7, "resume": str(tmp_path / "run")}))
+        simulate(Plan.of(Settings(**{**settings, "num_rounds": 7, "resume": str(tmp_path / "run")})))
 
 
 def test_a_client_with_other_frozen_weights_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     settings = Settings(**SMALL, model="test_frozen.pretrained")
-    experiment = prepare(settings)
+    experiment = prepare(Plan.of(settings))
     checksum = experiment.initial.layout.frozen_checksum
     assert checksum
     config = FitConfig(round=1, local_steps=1, batch_size=4, learning_rate=0.1, frozen_checksum=checksum)
@@ -183,7 +183,7 @@ def test_what_cannot_be_trained_is_one_line(capsys: Any, monkeypatch: pytest.Mon
         sim.main(["--model", "test_frozen.nothing", "--num-rounds", "1", "--client-gpus", "0"])
     assert "no weights that require a gradient" in capsys.readouterr().err
     large = nn.Sequential(nn.Linear(1000, 10).requires_grad_(False), nn.Linear(10, 2))
-    monkeypatch.setattr("fedtide.engine.memory_check.total_memory", lambda: 200_000)
+    monkeypatch.setattr("fedtide.ground.memory.total_memory", lambda: 200_000)
     check_fits("large", lambda: large)  # 3 x 40 kB and 8 x 88 bytes
     with pytest.raises(ValueError, match="that needs"):
         check_fits("large", lambda: large.requires_grad_(True))

@@ -15,7 +15,7 @@ import test_strategies_definitions
 import test_strategies_feddyn
 from golden_cases import cases, close, devices_of, play, strategy_of, variants
 
-from fedtide.engine.methods import METHODS as ALL
+from fedtide.plan import METHODS as ALL
 from strategies import Roster
 from strategies.core.schedules import Staircase, Theorem
 from strategies.memory.models import HeldModels

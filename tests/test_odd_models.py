@@ -22,11 +22,10 @@ from torch.nn.modules.module import register_module_forward_hook
 
 import fedtide
 from clients.draws import client_rng, draw_batches
-from clients.environment import ClientEnvironment
 from clients.gradients import linear_sgd
 from clients.gradients.flat import FlatModel
 from clients.gradients.oracles import ORACLES, choose
-from clients.simulated.virtual import VirtualClients
+from clients.simulated.virtual import ClientEnvironment, VirtualClients
 from fedtide.ground.errors import SettingsError
 from fedtide.tasks import some_examples
 from fedtide.tasks.models import MODELS

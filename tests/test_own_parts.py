@@ -13,16 +13,15 @@ import pytest
 from own_parts import METHODS, Folder, of_the_page
 
 import sim
-from clients.environment import federated_data
 from clients.rules import rule_named
 from fedtide.config import Settings
 from fedtide.engine.experiment import prepare
-from fedtide.engine.methods import method_of
 from fedtide.engine.read_run import find_runs
-from fedtide.engine.sources import own_sources
+from fedtide.federation import Federation
 from fedtide.ground.allowed import options_of
 from fedtide.ground.errors import SettingsError
 from fedtide.ground.specs import find
+from fedtide.plan import Plan
 from strategies import make
 
 SMALL = ["--client-gpus=0", "--model=logistic", "--num-clients=4", "--num-rounds=3", "--local-steps=4"]
@@ -423,12 +422,12 @@ def test_parts_of_ones_own(parts: Folder) -> None:
     assert {key: option.kind for key, option in options_of(factor).items()} == {"by": float}
     named = {"lr_schedule": "parts.factor:by=3", "server_opt": "parts.Half:share=0.1"}
     settings = Settings(partition="parts.positions", sizes="parts.sizes", num_clients=4, **named)
-    assert federated_data(settings).sizes.tolist() == [2, 2, 2, 2]
-    options = method_of(settings).options
+    assert Federation.of(settings).data.sizes.tolist() == [2, 2, 2, 2]
+    options = Plan.of(settings).options
     assert options.lr_schedule(0.5, 1, 0, 10) == 1.5
     (layer,) = options.layers
     for name, rate in (("kept", 2.0), ("tenfold", 10.0)):
-        assert method_of(Settings(lr_schedule=f"parts.{name}")).options.lr_schedule(1.0, 1, 0, 10) == rate
+        assert Plan.of(Settings(lr_schedule=f"parts.{name}")).options.lr_schedule(1.0, 1, 0, 10) == rate
     np.testing.assert_allclose(layer(np.zeros(2)).apply(np.zeros(2), np.ones(2), 1, 0), 0.1)
 
 
@@ -501,7 +500,9 @@ def test_a_method_with_a_rule_of_its_own(own: Folder, simulate: Any) -> None:
 def test_make_takes_the_class_of_a_method(own: Folder) -> None:
     own.write("my_methods.py", METHODS)
     strategy = find("strategy", {}, "my_methods.Momentum")
-    initial = prepare(Settings(num_clients=4, engine="inline", model="logistic", cohort_size=4)).initial
+    initial = prepare(
+        Plan.of(Settings(num_clients=4, engine="inline", model="logistic", cohort_size=4))
+    ).initial
     assert make(strategy, initial, beta=0.25).options.beta == 0.25
     with pytest.raises(ValueError, match=r"Momentum has no option 'gamma'; known: .*beta"):
         make(strategy, initial, gamma=1)
@@ -521,7 +522,7 @@ def test_a_run_knows_the_code_that_it_ran(own: Folder, capsys: Any) -> None:
     (fedavg, mine), same, (kept, anew) = times
     assert same == [fedavg, mine]
     assert (kept, anew > mine) == (fedavg, True)
-    names = [*own_sources(Settings(strategy="my_methods.Momentum"))]
+    names = [*Plan.of(Settings(strategy="my_methods.Momentum")).sources]
     assert names == ["my_methods.Clipped", "my_methods.Momentum"]
     own.write("my_methods.py", "raise SystemExit")
     assert len(find_runs(own.path / "runs" / "cells")) == 2
@@ -539,7 +540,7 @@ FILES = {
     "data/train/rows.arrow": {"task": "hf:data,label=digit"},
     "there/rows.arrow": {"task": "hf:linked"},
     "logs/a+b/1.csv": {"trace": "recorded:file=logs/a+b+bernoulli:p=0.5"},
-    "table.csv": {"strategy": "fedavg", "option": ("table=table.csv",)},
+    "table/rows.bin": {"strategy": "mifa", "option": ("table-folder=table",)},
 }
 
 
@@ -554,27 +555,27 @@ def test_every_file_that_a_run_depends_on_is_recognised_by_its_content(own: Fold
     own.write("watch.py", f"import time, reading\n{office}\n# 1")
     own.write("reading.py", "def lines():\n    from kit.inner import lines\n# 1")
     settings = Settings(**FILES[name])
-    before, times = own_sources(settings), (own.path / name).stat()
-    assert before == own_sources(settings)
+    before, times = Plan.of(settings).sources, (own.path / name).stat()
+    assert before == Plan.of(settings).sources
     text = (own.path / name).read_text()
     own.write(name, f"{text[:-1]}2")
     os.utime(own.path / name, ns=(times.st_atime_ns, times.st_mtime_ns))
-    after = own_sources(settings)
+    after = Plan.of(settings).sources
     assert after.keys() == before.keys()
     assert after != before
     own.write(name, text)
-    assert own_sources(settings) == before
+    assert Plan.of(settings).sources == before
 
 
 def test_code_that_has_changed_since_it_was_imported_is_refused(own: Folder) -> None:
     own.write("parts.py", PARTS)
     settings = Settings(lr_schedule="parts.factor")
-    own_sources(settings)
+    Plan.of(settings).sources
     (own.path / "parts.py").write_text(PARTS.replace("by=2.0", "by=3.0"))
     with pytest.raises(SettingsError, match=r"parts\.factor: its code has changed since it was imported"):
-        own_sources(settings)
+        Plan.of(settings).sources
     importlib.reload(sys.modules["parts"])
-    assert own_sources(settings)
+    assert Plan.of(settings).sources
 
 
 @pytest.mark.slow

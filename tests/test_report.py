@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 import sim
-from clients.environment import make_trace
 from fedtide.comparison.results import CellRun, rows_of
 from fedtide.config import Settings
 from fedtide.config.grid import Cell
@@ -18,6 +17,8 @@ from fedtide.engine.client_numbers import read_numbers
 from fedtide.engine.read_run import Run
 from fedtide.engine.run import simulate
 from fedtide.engine.update_shares import update_shares
+from fedtide.federation import Federation
+from fedtide.plan import Plan
 from fedtide.report.__main__ import main
 from fedtide.report.curves import band_of, curves_figure, smoothed
 from fedtide.report.participation import COLUMNS, ROWS, State, StateGrid, of_run, states_of
@@ -175,7 +176,7 @@ def test_what_is_kept_of_the_clients(tmp_path: Path) -> None:
     of_clients = {"num_clients": 5, "sizes": "pareto:index=1", "evaluate_clients": 6, "num_rounds": 6}
     own = {"strategy": "fedavg", "model": "logistic", "trace": "bernoulli:p=0.6", "engine": "inline"}
     settings = Settings(**own, **of_clients, run_dir=str(tmp_path))
-    experiment, folder, _ = simulate(settings)
+    experiment, folder, _ = simulate(Plan.of(settings))
     assert main([str(folder.path)]) == 0
     kept = read_numbers(folder.path)
     assert kept is not None
@@ -183,7 +184,7 @@ def test_what_is_kept_of_the_clients(tmp_path: Path) -> None:
     lines = [json.loads(line) for line in (folder.path / "metrics.jsonl").read_text().splitlines()]
     assert kept.rates == pytest.approx([sum(k in r.get("active", []) for r in lines) / 6 for k in range(5)])
     assert kept.data_shares == pytest.approx(sizes / sizes.sum())
-    shares = update_shares(settings, sizes, make_trace(settings))
+    shares = update_shares(settings, sizes, Federation.of(settings).trace)
     np.testing.assert_allclose(kept.update_shares, shares, rtol=1e-5)
     np.testing.assert_allclose(kept.scores, experiment.evaluator.by_client(np.arange(5)), atol=1e-6)
     assert (kept.scores_on, kept.notes) == ("its held-out examples", [])

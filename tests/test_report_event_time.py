@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 import sim
-from clients.environment import make_trace
 from fedtide.config import Settings
 from fedtide.engine.read_run import records_in
 from fedtide.engine.run import simulate
+from fedtide.federation import Federation
+from fedtide.plan import Plan
 from fedtide.report.event_time import Outcome, TimedRun, play, tasks_of
 from fedtide.report.event_time_figures import MAX_BARS, MAX_CLIENTS, gantt_figure, lag_figure, lags_by_client
 from fedtide.report.make import page_of
@@ -89,9 +90,9 @@ def test_a_run_has_the_rounds_that_are_shown_without_training(tmp_path: Path, ow
         },
         **{"engine": "inline", "client_gpus": 0.0, "run_dir": str(tmp_path / "runs"), **own},
     )
-    _, folder, _ = simulate(settings)
+    _, folder, _ = simulate(Plan.of(settings))
     records = [*records_in(folder.path)][1:]
-    trace = make_trace(settings)
+    trace = Federation.of(settings).trace
     played = json.loads(json.dumps(list(play(settings, trace))))
     keys = "round begin virtual_seconds selected active steps failed idle replied dropped withdrawn"
     for ran, shown in zip(records, played, strict=True):
@@ -124,7 +125,7 @@ def test_a_run_has_the_rounds_that_are_shown_without_training(tmp_path: Path, ow
 def test_of_many_tasks_a_part_is_drawn_and_said(tmp_path: Path) -> None:
     trace = log_of(tmp_path / "log.csv", 80).replace("false", "true")
     settings = Settings(trace=trace, num_clients=80, clients_per_round=40, round_ends=10, num_rounds=400)
-    made = make_trace(settings)
+    made = Federation.of(settings).trace
     tasks = tasks_of(list(play(settings, made)), 40)
     assert tasks is not None
     figure = gantt_figure([TimedRun("", tasks, made.devices)])

@@ -23,6 +23,7 @@ from fedtide.config import Settings
 from fedtide.engine.read_run import records_in
 from fedtide.engine.run import simulate
 from fedtide.engine.run_folder import RunFolder
+from fedtide.plan import Plan
 
 PAGE = (Path(sim.__file__).parent / "docs" / "run-folder.md").read_text(encoding="utf-8")
 SMALL: dict[str, Any] = {"model": "logistic", "engine": "inline", "client_gpus": 0.0, "num_clients": 6}
@@ -98,7 +99,9 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
         for k, (strategy, run) in enumerate(RUNS.items()):
             options = {"stopping": after_three_rounds} if strategy == "fedavg" else {}
             with no_file_above(10_000) if "table-memory" in strategy else nullcontext():
-                simulate(Settings(**{**SMALL, **run, "strategy": strategy}), base / str(k), **options)
+                simulate(
+                    Plan.of(Settings(**{**SMALL, **run, "strategy": strategy})), base / str(k), **options
+                )
     return [base / str(k) for k in range(len(RUNS))]
 
 
@@ -112,7 +115,7 @@ def keys_of(record: dict[str, Any]) -> Iterator[str]:
 
 def test_the_folder_has_the_name_that_is_described(tmp_path: Path) -> None:
     settings = Settings(run_dir=str(tmp_path), strategy="mifa", trace="always", seed=3)
-    RunFolder(settings).close()
+    RunFolder(Plan.of(settings)).close()
     (folder,) = tmp_path.iterdir()
     pattern = re.search(r"`<run-dir>/(<time>.*?)`", PAGE)
     assert pattern is not None
@@ -146,7 +149,9 @@ def test_every_column_of_a_comparison_is_described_and_no_other(tmp_path: Path, 
 
 
 def test_the_weights_can_be_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    experiment, folder, ended = simulate(Settings(**SMALL, strategy="apfl", trace="always"), tmp_path / "run")
+    experiment, folder, ended = simulate(
+        Plan.of(Settings(**SMALL, strategy="apfl", trace="always")), tmp_path / "run"
+    )
     monkeypatch.chdir(folder.path)
     (block,) = code("weights.npz")
     names: dict[str, Any] = {}

@@ -26,6 +26,7 @@ from fedtide.config import Settings
 from fedtide.engine.experiment import prepare
 from fedtide.engine.run import virtual_transport
 from fedtide.ground.contract import FitConfig
+from fedtide.plan import Plan
 from strategies import Roster
 from strategies.core.decoding import decode
 
@@ -209,7 +210,7 @@ def test_bytes_counted_are_bytes_sent(simulate: Callable[..., Any]) -> None:
 def test_flower_client_sends_the_same_bytes() -> None:
     """One packed array, then u and v; the server reads them as those of a virtual client."""
     run = Settings(strategy="efl", num_clients=4, model="logistic", trace="always", engine="inline")
-    experiment = prepare(run)
+    experiment = prepare(Plan.of(run))
     rounds = Rounds(experiment.strategy)
     inline = virtual_transport(experiment)
     known: dict[str, Any] = {"strategy": "efl", "num-clients": 4, "model": "logistic", "trace": "always"}

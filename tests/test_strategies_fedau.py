@@ -9,8 +9,8 @@ from flwr.common import ndarrays_to_parameters
 from golden_cases import cases
 
 import strategies
-from clients.environment import make_trace
 from fedtide.config import Settings
+from fedtide.federation import Federation
 from strategies import Roster
 from strategies.parts.participation import Intervals
 
@@ -71,6 +71,6 @@ def test_traces_know_their_probabilities() -> None:
         ("rates:p=0.2,dynamics=cyclic,cycle=7", 1 / 7),
         ("rates:p=0.2,dynamics=markov", 0.2),
     ):
-        trace = make_trace(Settings(trace=spec, num_clients=4, arrivals="3=2"))
+        trace = Federation.of(Settings(trace=spec, num_clients=4, arrivals="3=2")).trace
         np.testing.assert_allclose(trace.participation(3), np.full(4, expected))
-    assert make_trace(Settings(trace="bernoulli+pools")).participation(1) is None
+    assert Federation.of(Settings(trace="bernoulli+pools")).trace.participation(1) is None

@@ -12,15 +12,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clients.environment import federated_data
 from fedtide.config import Settings
+from fedtide.federation import Federation
 from fedtide.tasks import PARTITIONS, SIZES
 
 CSV = b"who,x,y\na,1,0\nb,2,1\na,3,1\nb,4,0\na,5,0\nb,6,1\n"
 
 
 def load(task: str = "digits", **changes: Any) -> Any:
-    return federated_data(Settings(**{"task": task, "num_clients": 2, "partition": "iid", **changes}))
+    return Federation.of(Settings(**{"task": task, "num_clients": 2, "partition": "iid", **changes})).data
 
 
 def load_table(path: Path | str, options: str = "drop=who") -> Any:

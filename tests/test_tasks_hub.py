@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import sim
-from clients.environment import federated_data
 from fedtide.config import Settings
+from fedtide.federation import Federation
 from fedtide.tasks import SquaredError, are_classes
 from fedtide.tasks.tokens import Tokens
 
@@ -74,7 +74,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def load(folder: Path) -> Callable[..., Any]:
     def federate(spec: str, **settings: Any) -> Any:
-        return federated_data(Settings(task=f"hf:{folder}/{spec}", **{"num_clients": 5, **settings}))
+        return Federation.of(Settings(task=f"hf:{folder}/{spec}", **{"num_clients": 5, **settings})).data
 
     return federate
 
@@ -236,7 +236,7 @@ def test_a_format_of_files_is_not_a_data_set(tmp_path: Path, monkeypatch: pytest
     (tmp_path / "train.pkl").write_bytes(pickle.dumps(Hostile()))
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ValueError, match=r"pandas, which is no folder here, cannot .* a format of files"):
-        federated_data(Settings(task="hf:pandas,label=x"))
+        Federation.of(Settings(task="hf:pandas,label=x")).data
     assert not (tmp_path / "unpickled").exists()
 
 

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 import sim
-from clients.environment import federated_data
 from fedtide.config import Settings
 from fedtide.engine.run import simulate
+from fedtide.federation import Federation
+from fedtide.plan import Plan
 from fedtide.tasks import PARTITIONS, SIZES
 
 LABELS = np.array([0, 1, 0, 1, 0, 1])
@@ -30,11 +31,11 @@ def test_lists_and_objects(write: Callable[..., str]) -> None:
 
 def test_a_partition_that_was_written_out_gives_the_same_data(tmp_path: Path) -> None:
     drawn = Settings(partition="classes:m=2", sizes="pareto", num_clients=7, evaluate_on="objective")
-    whole = federated_data(Settings(partition="classes:m=2", sizes="pareto", num_clients=7))
+    whole = Federation.of(Settings(partition="classes:m=2", sizes="pareto", num_clients=7)).data
     file = tmp_path / "parts.json"
     file.write_text(json.dumps([whole.train_rows(client).tolist() for client in range(7)]))
     given = Settings(partition=f"indices:file={file}", num_clients=7, evaluate_on="objective")
-    one, two = federated_data(drawn), federated_data(given)
+    one, two = Federation.of(drawn).data, Federation.of(given).data
     np.testing.assert_array_equal(one.sizes, two.sizes)
     for client in np.arange(7):
         for part in ("train_set", "holdout"):
@@ -47,7 +48,7 @@ def test_a_run(tmp_path: Path, write: Callable[..., str]) -> None:
     settings = Settings(
         partition=f"indices:file={file}", num_clients=4, num_rounds=1, trace="always", engine="inline"
     )
-    experiment, *_ = simulate(settings, tmp_path / "run")
+    experiment, *_ = simulate(Plan.of(settings), tmp_path / "run")
     assert experiment.data.sizes.tolist() == [15] * 4
 
 

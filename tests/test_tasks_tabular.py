@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clients.environment import federated_data, task_source
 from fedtide.config import Settings
+from fedtide.federation import Federation
 from fedtide.tasks import FederatedData, SquaredError
 
 MANY = "x,y\n" + "".join(f"{k},{k / 7}\n" for k in range(2000))
@@ -37,7 +37,9 @@ def load(tmp_path: Path) -> Any:
         path = tmp_path / "homes.csv"
         path.write_bytes(text if isinstance(text, bytes) else text.encode())
         task = f"csv:file={path},{options}"
-        return federated_data(Settings(**{"task": task, "num_clients": 2, "partition": "iid", **settings}))
+        return Federation.of(
+            Settings(**{"task": task, "num_clients": 2, "partition": "iid", **settings})
+        ).data
 
     return load
 
@@ -169,5 +171,5 @@ def test_sizes_are_those_of_the_file(load: Any) -> None:
 
 def test_a_file_that_is_not_there() -> None:
     with pytest.raises(ValueError, match=r"nowhere\.csv: No such file"):
-        federated_data(Settings(task="csv:file=nowhere.csv,target=y"))
-    assert task_source(Settings(task="csv:file=nowhere.csv,target=y")).default_model == "logistic"
+        Federation.of(Settings(task="csv:file=nowhere.csv,target=y")).data
+    assert Federation.of(Settings(task="csv:file=nowhere.csv,target=y")).source.default_model == "logistic"

@@ -11,8 +11,8 @@ import pytest
 from rich.console import Console
 
 import sim
-from clients.environment import make_trace
 from fedtide.config import Settings
+from fedtide.federation import Federation
 from fedtide.report.participation import State, StateGrid
 from fedtide.report.participation_figure import participation_figure
 from fedtide.report.trace import participation_of, print_lines
@@ -80,7 +80,7 @@ def test_three_clients_and_four_rounds_by_hand():
 
 
 def test_spells_counted_one_by_one():
-    trace = make_trace(Settings(trace="markov:on=3,off=5", num_clients=40))
+    trace = Federation.of(Settings(trace="markov:on=3,off=5", num_clients=40)).trace
     report = report_on(trace, 60, sizes=np.ones(40))
     online = np.array([trace.round(t).online for t in range(1, 61)]).T.tolist()
     for spells, holds in ((report.sessions, True), (report.gaps, False)):
@@ -140,7 +140,7 @@ def test_nothing_ever_arrives_or_nobody_is_a_member(rows):
 
 def test_scheme_c_is_unbiased_if_work_is_incomplete_and_nobody_inactive():
     # Corollary 4.0.1: the first five pools are never inactive; A and B favour the fast.
-    trace = make_trace(Settings(trace="pools:first=5", num_clients=50))
+    trace = Federation.of(Settings(trace="pools:first=5", num_clients=50)).trace
     a, b, c = report_on(trace, 200, sizes=np.arange(1, 51), steps=10).bias
     assert (c.minimum, c.maximum, c.scale) == pytest.approx((1, 1, 1))
     assert b.maximum > 3 * b.minimum
@@ -148,7 +148,7 @@ def test_scheme_c_is_unbiased_if_work_is_incomplete_and_nobody_inactive():
 
 
 def test_lost_and_late_replies_have_states_of_their_own():
-    trace = make_trace(Settings(trace="always+lost:p=0.4+late:p=0.5,rounds=2", num_clients=30))
+    trace = Federation.of(Settings(trace="always+lost:p=0.4+late:p=0.5,rounds=2", num_clients=30)).trace
     grid = StateGrid(30, range(1, 21))
     report = report_on(trace, 20, sizes=np.ones(30), on_round=grid.add)
     found = participation_of(trace, report, grid)
@@ -171,7 +171,7 @@ pi-7,2026-03-01T09:00Z,2026-03-01T11:00Z
 def test_devices_and_times_of_the_calendar(write, rounds):
     """Rounds of half an hour, the first at eight; the seventh would begin after the log."""
     settings = Settings(trace=f"recorded:file={write(FLEET)},round-seconds=1800+lost:p=0.0", num_clients=2)
-    trace = make_trace(settings)
+    trace = Federation.of(settings).trace
     grid = StateGrid(2, range(1, rounds + 1))
     report = report_on(trace, rounds, sizes=np.ones(2), on_round=grid.add)
     found = participation_of(trace, report, grid)

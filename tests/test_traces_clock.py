@@ -146,14 +146,16 @@ def test_any_order_of_rounds_and_of_lines(log):
 
 
 def test_the_clock_uses_the_local_steps_of_the_run(log, tmp_path):
-    from clients.environment import make_trace
     from fedtide.config import Settings
+    from fedtide.federation import Federation
 
     log(BY_HAND)
     spec = f"recorded:round-seconds=100,file={tmp_path / 'log.csv'}"
-    trace = make_trace(Settings(trace=spec, num_clients=4, local_steps=20))
+    trace = Federation.of(Settings(trace=spec, num_clients=4, local_steps=20)).trace
     assert trace.round(1).completion[0] == pytest.approx(0.5)
-    trace = make_trace(Settings(trace=spec + ",local-steps=5+lost:p=1", num_clients=4, local_steps=20))
+    trace = Federation.of(
+        Settings(trace=spec + ",local-steps=5+lost:p=1", num_clients=4, local_steps=20)
+    ).trace
     assert trace.round(1).completion[0] == 1
     assert trace.lost(1).all()
     assert trace.seconds(7) == 700

@@ -97,11 +97,11 @@ def test_invalid_combinations():
 
 
 def test_specs_combine():
-    from clients.environment import make_trace
     from fedtide.config import Settings
+    from fedtide.federation import Federation
 
     def make(spec, **changes):
-        return make_trace(Settings(trace=spec, num_clients=20, seed=4, **changes))
+        return Federation.of(Settings(trace=spec, num_clients=20, seed=4, **changes)).trace
 
     trace = make("diurnal:period=3,groups=1+lost:p=1+pools", arrivals="1=2")
     assert np.flatnonzero(trace.round(1).online).tolist() == [0]

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import sim
-from clients.environment import make_trace
 from fedtide.config import Settings
+from fedtide.federation import Federation
 from traces.recorded.device_log import Recorded, read_device_log
 from traces.recorded.fleet_log import parse_timestamp
 
@@ -168,4 +168,4 @@ def test_results_can_be_traced_back_to_devices(write, tmp_path: Path, capsys):
 
 def test_members_that_arrive_late_keep_their_devices(write):
     settings = Settings(trace=f"recorded:file={write(FLEET)}", num_clients=2, arrivals="1=3")
-    assert make_trace(settings).devices == ("kitchen, pi", "pi-2")
+    assert Federation.of(settings).trace.devices == ("kitchen, pi", "pi-2")

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import sim
-from clients.environment import client_settings, federated_data, make_trace
 from fedtide.config import Settings
+from fedtide.federation import Federation
 from traces import TRACES
 from traces.patterns.dynamics import BernoulliRates, CyclicRates, MarkovRates
 
@@ -91,7 +91,7 @@ def settings(**changes: Any) -> Settings:
 
 def counted_shares(chosen: Settings) -> np.ndarray:
     """Label shares counted one by one, held-out examples included."""
-    data = federated_data(chosen)
+    data = Federation.of(chosen).data
     nu = np.zeros((chosen.num_clients, data.num_outputs))
     for k in range(chosen.num_clients):
         own = np.array([k])
@@ -114,10 +114,10 @@ def counted_shares(chosen: Settings) -> np.ndarray:
 )
 def test_rates_follow_the_data(changes):
     chosen = settings(**changes)
-    trace = make_trace(chosen)
+    trace = Federation.of(chosen).trace
     assert trace.p == pytest.approx(rates(counted_shares(chosen), 4))
     assert np.ptp(trace.p) > 0.1
-    assert np.array_equal(make_trace(client_settings(chosen)).p, trace.p)
+    assert np.array_equal(Federation.of(chosen.for_clients()).trace.p, trace.p)
 
 
 def test_show_trace_takes_the_labels_from_the_data(tmp_path, capsys):
@@ -125,7 +125,7 @@ def test_show_trace_takes_the_labels_from_the_data(tmp_path, capsys):
     spec = "labels:dynamics=markov,floor=0.1"
     assert sim.main(["--show-trace", spec, "--partition=dirichlet:alpha=1", *arguments]) == 0
     shown = json.loads(capsys.readouterr().out)
-    trace = make_trace(settings(trace=spec))
+    trace = Federation.of(settings(trace=spec)).trace
     assert shown["online"] == pytest.approx([trace.round(t).online.mean() for t in range(1, 201)])
 
 

@@ -4,15 +4,15 @@ import numpy as np
 from flwr.common import Code, FitIns, ndarrays_to_parameters
 
 from clients.device.node import Node
-from clients.environment import make_trace
 from clients.memory.stores import FileStore
 from clients.torch_client import TorchClient, environment
 from fedtide.config import Settings
+from fedtide.federation import Federation
 
 
 def test_a_lost_reply_is_a_named_failure(simulate):
     played = simulate(trace="always+lost:p=0.4", num_rounds=6)
-    trace = make_trace(played.experiment.settings)
+    trace = Federation.of(played.experiment.settings).trace
     for t, record in enumerate(played.rounds, start=1):
         lost = np.flatnonzero(trace.lost(t)).tolist()
         assert record["failed"] == {str(client): "reply lost" for client in lost}

@@ -73,12 +73,12 @@ LOG = "client,start,end,steps_per_second\n0,0,900,4\n1,0,900,\n2,0,900,8\n3,0,90
 )
 def test_beside_a_recording(write: Callable[..., str], options: str, expected: list[float]) -> None:
     """Its speeds hold, and are multiplied; a recording without any has these. E is that of the clock."""
-    from clients.environment import make_trace
     from fedtide.config import Settings
+    from fedtide.federation import Federation
 
     log = write(LOG)
     spec = f"recorded:file={log},cost=2,local-steps=10+speeds:{options}+lost:p=0.5"
-    trace = make_trace(Settings(trace=spec, num_clients=4, local_steps=99, departures="1=30s"))
+    trace = Federation.of(Settings(trace=spec, num_clients=4, local_steps=99, departures="1=30s")).trace
     found = timeline(trace).tasks(100.0, 1, np.arange(4))
     np.testing.assert_allclose(found.moment, 100 + 2 * np.array(expected))
     assert timeline(trace).window(1)[1].tolist() == [np.inf, 30, np.inf, np.inf]

@@ -22,7 +22,15 @@ from killed import command, kill_when, start
 import sim
 from fedtide.comparison.on_ray import OnRay
 from fedtide.comparison.ranges import Among, Between, parse_tune, ranges_of, with_values
-from fedtide.comparison.search import Judge, Plan, Pruning, Trial, distributions, require_optuna, score_of
+from fedtide.comparison.search import (
+    Judge,
+    Pruning,
+    SearchPlan,
+    Trial,
+    distributions,
+    require_optuna,
+    score_of,
+)
 from fedtide.comparison.store import CellStore
 from fedtide.config import Settings
 from fedtide.engine.read_run import read_run
@@ -75,10 +83,10 @@ def test_values_replace_what_the_settings_say() -> None:
 # Proposals
 
 
-def searched(score: Callable[[float], float], seed: int) -> tuple[Plan, list[Trial]]:
+def searched(score: Callable[[float], float], seed: int) -> tuple[SearchPlan, list[Trial]]:
     """Search a rate between 0.01 and 1, whose score is given."""
     require_optuna()
-    plan = Plan({"learning-rate": Between(0.01, 1.0, whole=False)}, 12, seed)
+    plan = SearchPlan({"learning-rate": Between(0.01, 1.0, whole=False)}, 12, seed)
     trials: list[Trial] = []
     wider = plan.ranges
     while batch := plan.propose(trials, wider):
@@ -113,7 +121,7 @@ def test_a_best_value_at_the_end_widens_the_range_once() -> None:
 
 
 def test_few_combinations_are_all_tried() -> None:
-    plan = Plan({"a": Among((1, 2, 3)), "b": Among(("x", "y"))}, 12, 0)
+    plan = SearchPlan({"a": Among((1, 2, 3)), "b": Among(("x", "y"))}, 12, 0)
     batch = [proposal.values for proposal in plan.propose([], plan.ranges)]
     assert [(values["a"], values["b"]) for values in batch] == [(a, b) for a in (1, 2, 3) for b in "xy"]
     assert not plan.propose([Trial(values, {}, 0.0, False, {}) for values in batch], plan.ranges)

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from clients.environment import make_trace
 from fedtide.config import Settings
 from fedtide.engine.update_shares import update_shares
+from fedtide.federation import Federation
 
 SIZES = np.array([10, 20, 30, 40])
 DATA = SIZES / SIZES.sum()
@@ -16,7 +16,7 @@ DATA = SIZES / SIZES.sum()
 
 def shares(trace: str, strategy: str, **changes: Any) -> np.ndarray:
     settings = Settings(trace=trace, strategy=strategy, num_clients=4, **{"num_rounds": 6, **changes})
-    return update_shares(settings, SIZES, make_trace(settings))
+    return update_shares(settings, SIZES, Federation.of(settings).trace)
 
 
 def table(write: Any, completion: Callable[[int, int], float]) -> str:

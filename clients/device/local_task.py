@@ -10,10 +10,10 @@ from torch import nn
 
 from clients.device.local_data import DataSpec, LocalData, read
 from clients.draws import client_rng
-from clients.environment import ClientEnvironment, build_for, model_name
 from clients.gradients.flat import FlatModel
-from clients.simulated.virtual import VirtualClients
+from clients.simulated.virtual import ClientEnvironment, VirtualClients
 from fedtide.config import Settings
+from fedtide.federation import Federation
 from fedtide.tasks import PartitionedData
 
 Shapes = tuple[tuple[int, ...], ...]
@@ -27,7 +27,7 @@ def local_clients(settings: Settings, spec: DataSpec, client: int, shapes: Shape
     ValueError says that the model of the settings is not the server's on these examples.
     """
     data = read(spec)
-    num_outputs, build = _matching(settings, data, shapes)
+    num_outputs, build = _matching(Federation.of(settings), data, shapes)
     data.check(int(np.prod(data.x.shape[1:])), num_outputs)
     divided = _of_one(settings, data, client, num_outputs)
     return VirtualClients(ClientEnvironment(divided, build, settings.seed, cohort=settings.cohort))
@@ -51,7 +51,7 @@ def _of_one(settings: Settings, data: LocalData, client: int, num_outputs: int) 
     )
 
 
-def _matching(settings: Settings, data: LocalData, shapes: Shapes) -> tuple[int, Callable[[], nn.Module]]:
+def _matching(federation: Federation, data: LocalData, shapes: Shapes) -> tuple[int, Callable[[], nn.Module]]:
     """Return the number of outputs for which the model has tensors of these shapes, and what makes it.
 
     The last tensor that is trained has as many rows as there are outputs, in all but unusual models.
@@ -59,7 +59,7 @@ def _matching(settings: Settings, data: LocalData, shapes: Shapes) -> tuple[int,
     input_shape = data.x.shape[1:]
 
     def shapes_with(num_outputs: int) -> tuple[int, Shapes]:
-        model = FlatModel(build_for(settings, input_shape, num_outputs)())
+        model = FlatModel(federation.model_for(input_shape, num_outputs)())
         return sum(p.requires_grad for p in model.module.parameters()), model.shapes
 
     trained, _ = shapes_with(data.num_classes or 2)
@@ -69,6 +69,6 @@ def _matching(settings: Settings, data: LocalData, shapes: Shapes) -> tuple[int,
         sent = ", ".join(map(str, shapes[:4])) + (", ..." if len(shapes) > 4 else "")
         raise ValueError(
             f"{data.source}: examples of shape {input_shape} do not fit the run's model "
-            f"{model_name(settings)}, whose tensors are {sent}; prepare them as the server's task has them"
+            f"{federation.model_name}, whose tensors are {sent}; prepare them as the server's task has them"
         )
-    return num_outputs, build_for(settings, input_shape, num_outputs)
+    return num_outputs, federation.model_for(input_shape, num_outputs)

@@ -5,16 +5,16 @@ from __future__ import annotations
 import gc
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
-from clients.environment import ClientEnvironment
 from clients.gradients.batches import DeviceData
 from clients.gradients.flat import FlatModel, as_tensor, one_thread, own_draws
 from clients.gradients.oracles import make_oracle
@@ -29,7 +29,7 @@ from clients.training import make_rule
 from fedtide.ground.contract import Scalar, metrics
 from fedtide.ground.errors import described, own_places, told
 from fedtide.ground.spill import let_go, new_rows
-from fedtide.tasks import blank
+from fedtide.tasks import FederatedData, blank
 from traces import finished_steps
 
 MAX_TRACE = 10_000  # characters
@@ -72,6 +72,20 @@ class Scores(NamedTuple):
 
     scores: list[Score]
     failures: list[Failure]
+
+
+@dataclass(frozen=True)
+class ClientEnvironment:
+    """What a process needs to simulate clients."""
+
+    data: FederatedData
+    build_model: Callable[[], nn.Module]
+    seed: int  # of the batches
+    device: str = "cpu"
+    cohort: str = "auto"  # how gradients are computed, see `clients.gradients.oracles`
+    cohort_size: int = 0  # how many clients train in one call; 0: chosen
+    timeout: float = 0.0  # seconds for a call that trains or evaluates, then the process ends; 0: no limit
+    proven: bool = False  # cohort and size are what `choose` has chosen in this process
 
 
 class VirtualClients:

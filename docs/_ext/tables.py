@@ -10,10 +10,9 @@ from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
 from fedtide.config import Settings
-from fedtide.engine.methods import METHODS, own_options
-from fedtide.engine.parts import REGISTRIES
 from fedtide.ground.allowed import REQUIRED, Option, options_of
 from fedtide.ground.docstrings import descriptions
+from fedtide.plan import METHODS, REGISTRIES, own_options
 from strategies import Options
 
 

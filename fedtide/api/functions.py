@@ -17,11 +17,11 @@ from fedtide.comparison.tuning import Tuning
 from fedtide.config.grid import TUNE_TRIALS, cells
 from fedtide.engine.checkpoints.resume import needs_trust, settings_of
 from fedtide.engine.interrupts import Stopped
-from fedtide.engine.parts import check
 from fedtide.engine.transports.base import EngineLost
 from fedtide.ground.display import display
 from fedtide.ground.errors import RunError, SettingsError
 from fedtide.ground.wording import new_console, say
+from fedtide.plan import Plan
 
 
 def run(*, progress: bool = True, trust: bool = False, **settings: Any) -> Run:
@@ -118,7 +118,7 @@ def compare(
             values["cell"] = [setting_values(table, unknown) for table in tables]
         combinations = cells(values, "compare")
         for cell in combinations:
-            check(cell.settings, virtual=False)
+            Plan.of(cell.settings)  # before anything runs
         wanted = setting_values({"reach": reach})["reach"]
         targets = parse_targets(wanted if isinstance(wanted, list) else [wanted])
         tuning = Tuning.parse(tune, tune_trials) if tune else None

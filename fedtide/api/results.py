@@ -17,6 +17,7 @@ from fedtide.comparison.claims import rankings_of, sentences
 from fedtide.comparison.ranking import Ranking
 from fedtide.comparison.results import CellRun, Row, rows_of
 from fedtide.engine import read_run
+from fedtide.federation import Federation
 from fedtide.ground.errors import SettingsError
 from fedtide.ground.files import read_arrays
 from fedtide.report.subject import CELLS, read_subject
@@ -81,10 +82,9 @@ class Run(read_run.Run):
         """
         import torch
 
-        from clients.environment import federated_data, model_builder
         from clients.gradients.flat import exchanged
 
-        model = model_builder(self.settings, federated_data(self.settings))()
+        model = Federation.of(self.settings.for_clients()).model_builder()()
         if (whole := self.path / "model.safetensors").exists():  # frozen weights are from elsewhere
             from safetensors.torch import load_file
 

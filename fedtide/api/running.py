@@ -18,10 +18,11 @@ from fedtide.config import Settings
 from fedtide.config.grid import Cell
 from fedtide.config.target import Target
 from fedtide.engine.interrupts import ENDING, deferring, finishing, stopping_on_interrupt
-from fedtide.engine.parts import check
 from fedtide.engine.run_folder import RunFolder
+from fedtide.engine.transports.ray import require_ray
 from fedtide.ground.wording import say
 from fedtide.loggers.registry import logger_types, watching
+from fedtide.plan import Plan
 
 
 class PreparedRun:
@@ -34,19 +35,21 @@ class PreparedRun:
     def __init__(
         self, settings: Settings, console: Console, imported: Callable[[], object] = lambda: None
     ) -> None:
-        method = check(settings)
+        plan = Plan.of(settings)
+        if settings.engine == "ray":
+            require_ray("take --engine inline")
         logger_types(settings.log)
         from fedtide.engine.experiment import prepare
         from fedtide.engine.run import virtual_transport
 
         imported()
-        self.console, self.experiment = console, prepare(settings, method=method)
+        self.console, self.experiment = console, prepare(plan)
         if self.experiment.why_engine:
             engine = self.experiment.settings.engine
             console.print(f"engine: {engine} ({self.experiment.why_engine})", markup=False)
         for line in filter(None, [self.experiment.hint, self.experiment.room]):
             say(console, line)
-        self.folder = RunFolder(self.experiment.settings)
+        self.folder = RunFolder(self.experiment.plan)
         try:
             self.transport = virtual_transport(self.experiment, partial(say, console))
         except BaseException:

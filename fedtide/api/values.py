@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator, KeysView, Mapping, ValuesView
 from typing import Any
 
 from fedtide.config.settings import shown
-from fedtide.engine.parts import REGISTRIES
 from fedtide.ground import dotted
 from fedtide.ground.errors import SettingsError
 from fedtide.ground.fingerprint import fingerprint
+from fedtide.plan import REGISTRIES
 from traces import Trace
 
 _FIRST: dict[str, str | None] = {}

@@ -21,11 +21,11 @@ from fedtide.comparison.tuning import Tuning
 from fedtide.config.grid import TUNE_TRIALS, cells, is_comparison
 from fedtide.engine.checkpoints.resume import flags, settings_of
 from fedtide.engine.interrupts import Stopped
-from fedtide.engine.parts import check, named_parts
 from fedtide.engine.transports.base import EngineLost
 from fedtide.ground.display import OutputLost, display
 from fedtide.ground.errors import SettingsError
 from fedtide.ground.wording import new_console, say
+from fedtide.plan import Plan, named_parts
 
 
 def execute(parser: Parser, arguments: argparse.Namespace, imported: Callable[[], object]) -> int:
@@ -111,7 +111,7 @@ def _compare(values: dict[str, Any], arguments: argparse.Namespace, console: Con
     reach = parse_targets(arguments.reach or ())
     of_comparison = cells(values, arguments.config or "command line")
     for cell in of_comparison:
-        check(cell.settings, virtual=False)  # before anything runs
+        Plan.of(cell.settings)  # before anything runs
     trials = TUNE_TRIALS if arguments.tune_trials is None else arguments.tune_trials
     tuning = Tuning.parse(arguments.tune, trials) if arguments.tune else None
     from fedtide.cli.rehearsal import rehearse  # which --help and --list do without

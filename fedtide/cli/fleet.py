@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clients.environment import trace_specs
 from fedtide.config import Settings
+from fedtide.federation import trace_specs
 from fedtide.ground.errors import SettingsError
 from fedtide.ground.specs import bind
 from fedtide.ground.wording import count

@@ -9,15 +9,14 @@ from textwrap import wrap
 from typing import Any
 
 from fedtide.config import Settings
-from fedtide.engine.methods import METHODS, own_options, strategy_type
-from fedtide.engine.parts import REGISTRIES
-from fedtide.engine.sequential_sgd import SequentialSGD
 from fedtide.ground.allowed import REQUIRED, Option, options_of
 from fedtide.ground.docstrings import descriptions
 from fedtide.ground.specs import find, parse
 from fedtide.loggers.registry import LOGGERS
+from fedtide.plan import METHODS, REGISTRIES, own_options, strategy_type
 from strategies import FlexibleStrategy, Options
 from strategies.memory.table import TableOptions
+from strategies.sequential_sgd import SequentialSGD
 
 WIDTH = 80
 # A strategy's options that have a flag of their own are not listed.

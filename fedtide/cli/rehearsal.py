@@ -16,7 +16,6 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from clients.environment import federated_data
 from fedtide.api.running import compare_and_report
 from fedtide.cli.deployment import SUPERLINK, deployed_values, flower_command
 from fedtide.cli.fleet import deadline, describe_log
@@ -28,6 +27,7 @@ from fedtide.config.grid import Cell
 from fedtide.config.target import Target
 from fedtide.engine.client_numbers import read_numbers
 from fedtide.engine.run_folder import finite
+from fedtide.federation import Federation
 from fedtide.ground.wording import count, plain, say
 from fedtide.report.trace import MAX_NAMES, print_lines, show_trace
 
@@ -125,7 +125,7 @@ def rehearse(
     The cells are of `rehearsal_values`; see `compare` for the other arguments and the errors.
     """
     first = cells[0].settings
-    federated_data(first)  # refuses settings that are impossible for as many clients as the log has
+    Federation.of(first).data  # noqa: B018 - refuses settings that are impossible for as many clients as the log has
     participation = show_trace(first, console)
     lines = describe_log(first, participation["virtual_seconds"])
     print_lines(console, [(name.ljust(15), text) for name, text in lines])

@@ -14,12 +14,12 @@ from fedtide.comparison.runner import Outcome, Report, Work, run_cell
 from fedtide.comparison.shipping import Shipping
 from fedtide.config import Settings
 from fedtide.engine.interrupts import ENDING, deferring
-from fedtide.engine.parts import provided_parts
 from fedtide.engine.transports.base import EngineLost
 from fedtide.engine.transports.ray.cluster import imports, start_ray
 from fedtide.engine.transports.ray.liveness import PATIENCE, Liveness
 from fedtide.engine.transports.ray.workers import OUT_OF_MEMORY
 from fedtide.ground.errors import SettingsError
+from fedtide.plan import Plan
 
 AGAIN = "rerun the command to continue"
 
@@ -40,7 +40,8 @@ class OnRay:
 
     def run(self, queue: deque[Work], report: Report, signals: Sequence[int]) -> None:
         """Run cells until all are done or there is a signal; they are reported in any order."""
-        provided = ray.put(provided_parts(work.settings for work in queue))
+        parts = (Plan.of(work.settings).provided for work in queue)
+        provided = ray.put({name: part for of_one in parts for name, part in of_one.items()})
         waiting: dict[Any, Settings] = {}
         while not signals:
             while queue and not signals and (not self._num_workers or len(waiting) < self._num_workers):

@@ -8,11 +8,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fedtide.config import Settings
-from fedtide.engine.methods import own_options, strategy_type
-from fedtide.engine.parts import check
 from fedtide.ground.allowed import Option, did_you_mean, options_of
 from fedtide.ground.errors import SettingsError
 from fedtide.ground.specs import parse
+from fedtide.plan import Plan, own_options, strategy_type
 
 TUNED = (
     *("learning-rate", "lr-schedule", "server-opt", "amplify", "select", "max-update-norm"),
@@ -126,14 +125,14 @@ def ranges_of(settings: Settings, given: Mapping[str, str]) -> dict[str, Between
         if name in known:
             ranges[key] = _range(key, text, known[name])
             for share in (0, 1) if isinstance(ranges[key], Between) else _shares(ranges[key]):
-                check(with_values(settings, {key: ranges[key].at(share)}), virtual=False)
+                Plan.of(with_values(settings, {key: ranges[key].at(share)}))
     return ranges
 
 
 def lacking(settings: Settings, key: str) -> str:
     """Return why an option cannot be searched for a method that lacks it."""
     try:
-        check(replace(settings, option=(*settings.option, f"{key.removeprefix(OPTION)}=1")), virtual=False)
+        Plan.of(replace(settings, option=(*settings.option, f"{key.removeprefix(OPTION)}=1")))
     except ValueError as error:
         return f"tune {key}: {error}"
     raise AssertionError(key)
@@ -152,7 +151,7 @@ def widened(settings: Settings, key: str, tried: Between, end: str) -> Between:
     """Return a wider range, as far as the setting allows; the same if it allows nothing more."""
     wider = tried.wider(end)
     try:
-        check(with_values(settings, {key: getattr(wider, end)}), virtual=False)
+        Plan.of(with_values(settings, {key: getattr(wider, end)}))
     except ValueError:
         return tried
     return wider

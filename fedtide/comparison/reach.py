@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from clients.environment import federated_data
 from fedtide.config.grid import Cell
 from fedtide.config.target import LOSSES, Target
+from fedtide.federation import Federation
 from fedtide.ground.errors import SettingsError
 from fedtide.tasks import ACCURACY
 
@@ -38,7 +38,7 @@ def targets_of(cells: Sequence[Cell], reach: Sequence[Target]) -> list[Target]:
 def _check(cell: Cell, reach: Sequence[Target], stops: Sequence[Target]) -> None:
     """Check targets for a task, whose data are loaded if that needs its metric."""
     named = {target.name for target in (*reach, *stops)} - {"", *LOSSES}
-    metric = federated_data(cell.settings).criterion.metric if named else ACCURACY
+    metric = Federation.of(cell.settings).data.criterion.metric if named else ACCURACY
     measured = {target: target.measured(metric, "reach") for target in reach}
     for stop in stops:
         own = stop.measured(metric, "stop-at")

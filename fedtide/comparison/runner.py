@@ -19,12 +19,13 @@ from fedtide.comparison.search import Judge, Pruning
 from fedtide.comparison.store import Place
 from fedtide.config import Settings
 from fedtide.engine.interrupts import whole
-from fedtide.engine.parts import require_ray
 from fedtide.engine.read_run import read_run, records_in
 from fedtide.engine.server import RoundServer
+from fedtide.engine.transports.ray import require_ray
 from fedtide.engine.transports.ray.leftovers import CELL, locked_folder
 from fedtide.ground import dotted
 from fedtide.ground.errors import SettingsError, told
+from fedtide.plan import Plan
 
 if TYPE_CHECKING:  # Ray is not installed on every machine
     from fedtide.comparison.on_ray import OnRay
@@ -69,8 +70,10 @@ def run_cell(
             # It is logged when it is finished.
             inline = replace(settings, engine="inline", log="", resume=resume)
             stopping = partial(_pruned, folder, pruning) if pruning else _unstoppable
-            inputs = shipped.unpack() if shipped else None
-            experiment, _, ended = simulate(inline, folder, inputs, stopping=stopping, extendable=False)
+            plan = Plan.of(inline)
+            if shipped:
+                shipped.unpack_into(plan)
+            experiment, _, ended = simulate(plan, folder, stopping=stopping, extendable=False)
             if settings.report:
                 with suppress(Exception):  # the page of the comparison then says that they are missing
                     keep_numbers_of(experiment, ended, read_run(folder, records=True))

@@ -62,7 +62,7 @@ def score_of(curve: Curve) -> float:
 
 
 @dataclass(frozen=True)
-class Plan:
+class SearchPlan:
     """How one method is searched: `count` trials, of which the first half is spread over the ranges."""
 
     ranges: Ranges

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import pickle  # noqa: TID251 - of what this program has pickled itself, as Ray does
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from io import BytesIO
 from typing import Any, NamedTuple
@@ -14,10 +14,8 @@ import ray
 from numpy.typing import NDArray
 from ray.cloudpickle import CloudPickler
 
-from clients.environment import client_settings, federated_data, make_trace
 from fedtide.config import Settings
-from fedtide.engine.inputs import Inputs
-from fedtide.engine.sources import own_sources
+from fedtide.plan import Plan
 
 LARGE = 1 << 16  # bytes of an array that is an object of its own
 
@@ -27,14 +25,14 @@ class Shipped(NamedTuple):
 
     pickled: Any
     arrays: Sequence[Any]
-    sources: dict[str, str]
+    sources: Mapping[str, str]
 
-    def unpack(self) -> Inputs:
-        """Return what was shipped; the arrays stay in the object store, one copy for all on a machine."""
+    def unpack_into(self, plan: Plan) -> None:
+        """Give a plan what was shipped; its arrays stay in the object store, one copy for each machine."""
         unpickler = pickle.Unpickler(BytesIO(ray.get(self.pickled)))
         unpickler.persistent_load = ray.get([*self.arrays]).__getitem__  # type: ignore[method-assign]
-        data, trace = unpickler.load()
-        return Inputs(data, trace, self.sources)
+        plan.data, plan.trace = unpickler.load()
+        plan.sources = self.sources
 
 
 class Shipping:
@@ -47,11 +45,11 @@ class Shipping:
     def ship(self, settings: Settings) -> Shipped:
         """Read the data and the trace of a cell; ValueError: they cannot be read."""
         # The clients' settings, without two that neither data nor trace depend on.
-        key = replace(client_settings(settings), learning_rate=1.0, batch_size=0)
+        key = replace(settings.for_clients(), learning_rate=1.0, batch_size=0)
+        plan = Plan.of(settings)
         if key not in self._known:
-            data = federated_data(settings)
-            self._known[key] = self._packed((data, make_trace(settings, data)))
-        return Shipped(*self._known[key], own_sources(settings))
+            self._known[key] = self._packed((plan.data, plan.trace))
+        return Shipped(*self._known[key], plan.sources)
 
     def _packed(self, content: Any) -> tuple[Any, Sequence[Any]]:
         arrays: list[Any] = []

@@ -17,8 +17,8 @@ from fedtide.config import Settings
 from fedtide.config.settings import EXECUTION_ONLY
 from fedtide.engine.read_run import Run, read_config, read_run, records_in
 from fedtide.engine.run_folder import lock, program_version, slug
-from fedtide.engine.sources import own_sources
 from fedtide.ground.errors import SettingsError
+from fedtide.plan import Plan
 
 
 class Place(NamedTuple):
@@ -118,7 +118,7 @@ def _is_of(settings: Settings, config: Mapping[str, Any]) -> bool:
     """
     chosen = {"cohort"} if settings.cohort == "auto" else set()  # the run then records its choice
     relevant = settings.as_mapping().keys() - EXECUTION_ONLY - chosen
-    return config.get("parts", {}) == own_sources(settings) and all(
+    return config.get("parts", {}) == Plan.of(settings).sources and all(
         config[key] == value
         for key, value in settings.as_mapping().items()
         if key in relevant & config.keys()

@@ -7,12 +7,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedtide.comparison.search import Plan, Trial, frozen, score_of
+from fedtide.comparison.search import SearchPlan, Trial, frozen, score_of
 from fedtide.comparison.store import identity
 from fedtide.config import Settings
 from fedtide.engine.run_folder import slug
-from fedtide.engine.sources import own_sources
 from fedtide.ground.errors import SettingsError
+from fedtide.plan import Plan
 from fedtide.tasks import Metric
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ class Studies:
         self.file, self.comparison = folder / FILE, name
         self._opened: optuna.storages.RDBStorage | None = None
 
-    def load(self, base: Settings, plan: Plan) -> tuple[Metric | None, list[Trial]]:
+    def load(self, base: Settings, plan: SearchPlan) -> tuple[Metric | None, list[Trial]]:
         """Return the metric and the trials of a search as far as they are stored.
 
         ValueError: the file is not a storage, or it is that of another comparison.
@@ -52,7 +52,9 @@ class Studies:
             loaded = optuna.load_study(study_name=self._name(base), storage=self._storage)
             return Metric(**found.user_attrs["metric"]), [*map(_thawed, loaded.trials)]
 
-    def add(self, base: Settings, plan: Plan, metric: Metric, trials: Sequence[tuple[int, Trial]]) -> None:
+    def add(
+        self, base: Settings, plan: SearchPlan, metric: Metric, trials: Sequence[tuple[int, Trial]]
+    ) -> None:
         """Store trials with their numbers, but for those that are stored already."""
         import optuna
 
@@ -81,11 +83,11 @@ class Studies:
     def _name(self, base: Settings) -> str:
         return f"{slug((base.strategy, base.task, base.trace), 80)}-{identity(base, ('seed',))}"
 
-    def _about(self, base: Settings, plan: Plan) -> dict[str, Any]:
+    def _about(self, base: Settings, plan: SearchPlan) -> dict[str, Any]:
         """Return what a search depends on besides its settings."""
         ranges = {key: str(of) for key, of in plan.ranges.items()}
         about = {"comparison": self.comparison, "seed": plan.seed, "trials": plan.count, "ranges": ranges}
-        return about | {"parts": own_sources(base)}
+        return about | {"parts": dict(Plan.of(base).sources)}
 
     @contextmanager
     def _errors(self) -> Iterator[None]:

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from fedtide.comparison.ranges import Between, Ranges, Values, widened, with_values, written
 from fedtide.comparison.runner import PRUNED, Outcome, Runner, Work
-from fedtide.comparison.search import Plan, Proposal, Pruning, Trial, distributions, score_of
+from fedtide.comparison.search import Proposal, Pruning, SearchPlan, Trial, distributions, score_of
 from fedtide.comparison.store import CellStore
 from fedtide.comparison.studies import Studies
 from fedtide.config import Settings
@@ -32,7 +32,7 @@ class Search:
 
     cells: Sequence[Cell]
     base: Settings  # of its trials, but for the values that are tried
-    plan: Plan
+    plan: SearchPlan
     metric: Metric | None = None  # known with the first trial
     trials: list[Trial] = field(default_factory=list)  # of whole batches
     batch: Sequence[Proposal] = ()

@@ -16,10 +16,9 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from clients.environment import federated_data
 from fedtide.comparison.ranges import lacking, parse_tune, ranges_of, with_values
 from fedtide.comparison.runner import Runner
-from fedtide.comparison.search import Plan, require_optuna
+from fedtide.comparison.search import SearchPlan, require_optuna
 from fedtide.comparison.store import CellStore
 from fedtide.comparison.studies import Studies
 from fedtide.comparison.trials import Running, Search, named, validation
@@ -27,6 +26,7 @@ from fedtide.config import Settings
 from fedtide.config.grid import TUNE_TRIALS, Cell
 from fedtide.engine.interrupts import Stopped
 from fedtide.engine.run_folder import finite
+from fedtide.federation import Federation
 from fedtide.ground.errors import SettingsError
 from fedtide.ground.files import replacing
 from fedtide.ground.wording import count, say
@@ -121,7 +121,7 @@ def searches_of(cells: Sequence[Cell], tuning: Tuning) -> list[Search]:
         if not own:
             name, missing = group[0].settings.strategy, ", ".join(tuning.ranges)
             raise SettingsError(f"tune: strategy {name} has no {missing}: there is nothing to search")
-        searches.append(Search(group, _base(group[0].settings, seed), Plan(own, tuning.trials, seed)))
+        searches.append(Search(group, _base(group[0].settings, seed), SearchPlan(own, tuning.trials, seed)))
     return searches
 
 
@@ -145,7 +145,7 @@ def _check_validation(bases: Sequence[Settings]) -> None:
     names = ("task", "partition", "sizes", "num_clients", "holdout", "data_dir")
     held_out = [base for base in bases if base.evaluate_on != "test"]
     for base in {tuple(getattr(base, name) for name in names): base for base in held_out}.values():
-        data = federated_data(base)
+        data = Federation.of(base).data
         if not any(len(data.holdout(client)[1]) for client in np.arange(base.num_clients)[:, None]):
             raise SettingsError(
                 f"tune: there are no validation data: of task {base.task}, each client has one example and "

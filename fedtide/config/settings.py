@@ -294,6 +294,11 @@ class Settings:
             chosen[known[key].name] = value
         return cls(**chosen)
 
+    def for_clients(self) -> Settings:
+        """Return the settings that clients depend on, with defaults for the others."""
+        kept = [f.name for f in fields(self) if f.metadata["client"]]
+        return Settings(**{name: getattr(self, name) for name in kept})
+
     def as_mapping(self) -> dict[str, Any]:
         """Return the values by kebab-case key, in types that TOML has."""
         values = {f.name.replace("_", "-"): getattr(self, f.name) for f in fields(self)}

@@ -11,7 +11,6 @@ import numpy as np
 from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
-from clients.environment import make_trace
 from fedtide.config import Settings
 from fedtide.devices.connected import ConnectedClients
 from fedtide.devices.deadlines import RoundDeadlines
@@ -28,6 +27,7 @@ from fedtide.ground.display import display
 from fedtide.ground.errors import RunError, SettingsError, told
 from fedtide.ground.wording import new_console
 from fedtide.loggers.registry import logger_types, watching
+from fedtide.plan import Plan
 from fedtide.report.make import report_run
 from traces import Trace
 
@@ -69,17 +69,18 @@ def _run(grid: Grid, settings: Settings) -> None:
         raise SettingsError(
             "min-replies and round-ends both say with how many replies a round ends: give one"
         )
+    plan = Plan.of(settings)
     nodes = _transport(grid, settings, simulated, replays)
     nodes.reachable()  # asks them to identify themselves, which they do while the data are loaded
 
     def observed() -> Trace:
         if scheduled:
-            return make_trace(settings)
+            return plan.trace
         founders = _connect(nodes, np.arange(settings.num_clients), settings, simulated)
         in_event_time = settings.round_ends > 0
         return ConnectedClients(settings.num_clients, nodes, founders, settings.max_absence, in_event_time)
 
-    experiment = prepare(settings, tune=False, observed=None if replays else observed)
+    experiment = prepare(plan, tune=False, observed=None if replays else observed)
     trace, roster = experiment.trace, experiment.strategy.roster
     if not simulated:
         roster.first_size[:] = 0  # a board may have data of its own, of which the server's split says nothing
@@ -91,7 +92,7 @@ def _run(grid: Grid, settings: Settings) -> None:
     if simulated:
         nodes.data_less = {*np.flatnonzero(experiment.data.sizes == 0).tolist()}
     transport = experiment.timed(nodes)
-    folder = RunFolder(settings, flower_run=str(grid.run.run_id))
+    folder = RunFolder(plan, flower_run=str(grid.run.run_id))
     nodes.resumed = folder.flower_run if folder.resumed else ""
     console = new_console()
     watch = partial(watching, settings.log, experiment.data.criterion.metric, console)

@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
-from clients.environment import federated_data, make_trace, missing_folder, model_builder
 from clients.gradients.flat import FlatModel
 from clients.simulated.evaluation import mean_scores
 from fedtide.config import Settings
@@ -20,6 +19,7 @@ from fedtide.engine.observers import Record
 from fedtide.engine.read_run import Run
 from fedtide.engine.run import Outcome
 from fedtide.engine.update_shares import check_replayable, update_shares
+from fedtide.federation import Federation
 from fedtide.ground.files import read_arrays
 from fedtide.tasks import Examples, FederatedData
 from traces import Trace
@@ -40,11 +40,11 @@ def numbers_of_run(run: Run, records: Sequence[Record], compute: bool) -> Client
         return "not computed yet; python -m fedtide.report FOLDER computes them"
     settings = run.settings
     try:
-        if (missing := missing_folder(settings)) is not None:
+        federation = Federation.of(settings.for_clients())
+        if (missing := federation.missing_folder) is not None:
             return f"the data of {settings.task} are not in {missing}"
         arrays = [*read_arrays(run.path / "weights.npz").values()]
-        data = federated_data(settings)
-        made = (data, make_trace(settings, data), model_builder(settings, data)())
+        made = (federation.data, federation.trace, federation.model_builder()())
         numbers = compute_numbers(settings, *made, arrays, records)
     except (ValueError, OSError, EOFError, KeyError, RuntimeError, BadZipFile) as error:
         return " ".join(str(error).split())

@@ -1,4 +1,4 @@
-"""An experiment: the parts of a run that do not depend on the engine, made from its settings."""
+"""An experiment: the parts of a run that do not depend on the engine, made as its plan says."""
 
 from __future__ import annotations
 
@@ -12,40 +12,30 @@ import torch
 from torch import nn
 
 import strategies
-from clients.environment import (
-    ClientEnvironment,
-    federated_data,
-    make_trace,
-    model_builder,
-    model_name,
-    needs_data,
-)
 from clients.gradients.flat import FlatModel
 from clients.gradients.oracles import choose, may_gain_from_vmap
 from clients.rules import rule_named
 from clients.simulated.evaluation import check_memory, check_outputs
+from clients.simulated.virtual import ClientEnvironment
 from fedtide.config import Settings
 from fedtide.engine.availability import Clock, RoundClock
 from fedtide.engine.central import CentralTrainer
 from fedtide.engine.choice import fastest_engine
 from fedtide.engine.evaluation import GlobalEvaluator
 from fedtide.engine.event_clock import make_clock
-from fedtide.engine.inputs import Inputs
 from fedtide.engine.memory_check import check_fits, check_round, check_steps
-from fedtide.engine.methods import Method
-from fedtide.engine.parts import check
-from fedtide.engine.sequential_sgd import SequentialSGD
 from fedtide.engine.stopping import StoppingRule
 from fedtide.engine.transports.base import Transport
 from fedtide.engine.transports.event_time import timed
 from fedtide.ground import dotted
 from fedtide.ground.errors import SettingsError, described, own_places
-from fedtide.ground.specs import parse
 from fedtide.ground.wording import count
+from fedtide.plan import Plan
 from fedtide.tasks import FederatedData, some_examples
 from fedtide.tasks.data import client_names
 from strategies import FlatParameters, FlexibleStrategy, Layout, Options, Roster
 from strategies.memory.table import TableOptions
+from strategies.sequential_sgd import SequentialSGD
 from traces import RoundAvailability, Trace, parse_rounds
 
 SLOW = "cohort: loop, one client after the other; --cohort vmap may be faster"
@@ -55,8 +45,7 @@ SLOW = "cohort: loop, one client after the other; --cohort vmap may be faster"
 class Experiment:
     """The parts of a run that do not depend on the engine."""
 
-    settings: Settings
-    data: FederatedData
+    plan: Plan
     build_model: Callable[[], nn.Module]
     initial: FlatParameters
     trace: Trace
@@ -68,6 +57,16 @@ class Experiment:
     hint: str = ""  # how clients may train faster, or why they do not
     room: str = ""  # what a round takes, if it is much
     proven: bool = False  # the cohort's gradients, steps in one call included, are those of autograd
+
+    @property
+    def settings(self) -> Settings:
+        """The settings, with what they leave open decided."""
+        return self.plan.settings
+
+    @property
+    def data(self) -> FederatedData:
+        """The data of all clients."""
+        return self.plan.data
 
     @property
     def client_names(self) -> tuple[str, ...]:
@@ -112,40 +111,30 @@ def _without_collector() -> Iterator[None]:
 
 
 @_without_collector()
-def prepare(
-    settings: Settings,
-    tune: bool = True,
-    observed: Callable[[], Trace] | None = None,
-    method: Method | None = None,
-    inputs: Inputs | None = None,
-) -> Experiment:
+def prepare(plan: Plan, tune: bool = True, observed: Callable[[], Trace] | None = None) -> Experiment:
     """Make the data, the model, the trace, the strategy and the evaluator; ValueError says what is invalid.
 
     `tune`: choose `cohort`, `cohort_size` and `engine`, which only virtual clients use, where they are open.
     `observed` makes the trace of rounds that end by themselves, as on devices, once all else is checked.
-    `method` is what `check` has returned for these settings, if it was called before, and `inputs` are what
-    another process has read.
     """
-    method = method or check(settings, virtual=tune)
-    data = inputs.data if inputs else federated_data(settings) if needs_data(settings) else None
-    trace = inputs.trace if inputs else make_trace(settings, data)
+    settings, trace = plan.settings, plan.trace
     for name in ("arrivals", "departures"):
         _check_rounds(name, getattr(settings, name), settings.num_rounds)
-    if (trace.has_late_replies or settings.round_ends) and issubclass(method.strategy, SequentialSGD):
+    if (trace.has_late_replies or settings.round_ends) and issubclass(plan.strategy, SequentialSGD):
         raise SettingsError(
             f"trace {settings.trace}: strategy {settings.strategy} has no use for late replies"
         )
     clock = make_clock(trace, settings.round_ends if observed is None else 0)
     if clock.seconds(1) is None:
         _check_unused(settings)
-    data = federated_data(settings) if data is None else data
+    data = plan.data
     StoppingRule(settings, data.criterion.metric)  # refuses a target that the task does not have
     largest = int(data.sizes.max(initial=1))
     check_steps(settings.local_steps, settings.local_epochs, settings.batch_size, largest)
-    build_model = model_builder(settings, data)
-    check_fits(model_name(settings), build_model)
-    module = _built(settings, build_model)
-    dotted.expect("model", model_name(settings), module, nn.Module, "derive it from torch.nn.Module")
+    build_model = plan.model_builder()
+    check_fits(plan.model_name, build_model)
+    module = _built(plan, build_model)
+    dotted.expect("model", plan.model.name, module, nn.Module, "derive it from torch.nn.Module")
     device = client_device(settings)
     model = FlatModel(module, device if torch.cuda.is_available() else "cpu", data.criterion)
     check_outputs(model, data)
@@ -158,27 +147,26 @@ def prepare(
         clock = RoundClock(trace)  # devices have their own time
     roster = Roster(data.sizes, clock.first.member, trace.participation, clock.forecast)
     evaluator = GlobalEvaluator(settings, data, build_model, roster)
-    strategy = strategies.make(method.strategy, initial, roster, evaluator, options=method.options)
+    strategy = strategies.make(plan.strategy, initial, roster, evaluator, options=plan.options)
     _check_personal(settings, strategy)
     if isinstance(strategy, SequentialSGD):
         strategy.trainer = CentralTrainer(data, build_model, settings.seed, settings.cohort)
-    experiment = Experiment(settings, data, build_model, initial, trace, clock, strategy, evaluator, device)
+    experiment = Experiment(plan, build_model, initial, trace, clock, strategy, evaluator, device)
     if tune:
         experiment = _tuned(experiment, model)
         experiment = replace(experiment, room=_check_room(experiment))
     return experiment
 
 
-def _built(settings: Settings, build_model: Callable[[], nn.Module]) -> nn.Module:
+def _built(plan: Plan, build_model: Callable[[], nn.Module]) -> nn.Module:
     """Make the model; SettingsError: a class of some library is not made as models are."""
-    name = model_name(settings)
     try:
         return build_model()
     except Exception as error:
-        if own_places(error) or not dotted.is_dotted("model", parse("model", name).name):
+        if own_places(error) or not dotted.is_dotted("model", plan.model.name):
             raise
         advice = "name a function (input_shape, num_classes) that makes the model"
-        raise SettingsError(f"model {name}: {described(error)}; {advice}") from None
+        raise SettingsError(f"model {plan.model_name}: {described(error)}; {advice}") from None
 
 
 def _check_room(experiment: Experiment) -> str:
@@ -253,9 +241,9 @@ def _tuned(experiment: Experiment, model: FlatModel) -> Experiment:
         experiment = replace(experiment, hint=why)
     elif several and (settings.cohort, cohort) == ("auto", "loop") and may_gain_from_vmap(model, examples):
         experiment = replace(experiment, hint=SLOW)
-    settings = replace(settings, cohort=cohort, cohort_size=size)  # type: ignore[arg-type]  # one of COHORTS
-    experiment = replace(experiment, settings=settings, proven=here)
+    plan = experiment.plan.replace(cohort=cohort, cohort_size=size)
+    experiment = replace(experiment, plan=plan, proven=here)
     if settings.engine != "auto":
         return experiment
     engine, why = fastest_engine(experiment, rule)
-    return replace(experiment, settings=replace(settings, engine=engine), why_engine=why)
+    return replace(experiment, plan=plan.replace(engine=engine), why_engine=why)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from fedtide.ground import dotted
 from fedtide.ground.contract.fit import planned_steps
 from fedtide.ground.errors import SettingsError
-from fedtide.ground.memory import replies_limit, total_memory
+from fedtide.ground.memory import check_room, gigabytes, replies_limit
 from fedtide.ground.spill import folder_of_large_files
 
 if TYPE_CHECKING:
@@ -23,7 +23,6 @@ FROZEN_COPIES = 3  # of weights that are not trained: of the run, of the evaluat
 
 WORKER_COPIES = 4  # of a worker on Ray: the model, its gradient, and what a client starts from and ends at
 
-CLIENT_BYTES = 100  # of each client of a federation, in the trace, roster and data
 EXAMPLE_BYTES = 24  # of each example of a step while its client trains: its index, and copies of it
 
 
@@ -48,12 +47,7 @@ def check_fits(model: str, build: Callable[[], nn.Module]) -> None:
     copies = (FROZEN_COPIES if id(t) in frozen else COPIES for t in tensors)
     count = sum(t.numel() for t in tensors)
     needed = sum(number * t.nbytes for number, t in zip(copies, tensors, strict=True))
-    _check(f"model {model} has {count:,} weights", needed, "use a smaller model")
-
-
-def check_clients(num_clients: int) -> None:
-    """Raise ValueError for a federation that is too large for this machine."""
-    _check(f"num-clients is {num_clients}", CLIENT_BYTES * num_clients, "use fewer clients")
+    check_room(f"model {model} has {count:,} weights", needed, "use a smaller model")
 
 
 def check_steps(local_steps: int, local_epochs: int, batch_size: int, num_examples: int) -> None:
@@ -61,7 +55,7 @@ def check_steps(local_steps: int, local_epochs: int, batch_size: int, num_exampl
     batch = min(batch_size or num_examples, num_examples)
     steps = planned_steps(local_steps, local_epochs, batch, num_examples)
     unit, given = ("epochs", local_epochs) if local_epochs else ("steps", local_steps)
-    _check(f"local-{unit} is {given}", EXAMPLE_BYTES * steps * batch, f"use fewer {unit}")
+    check_room(f"local-{unit} is {given}", EXAMPLE_BYTES * steps * batch, f"use fewer {unit}")
 
 
 def check_round(
@@ -77,28 +71,16 @@ def check_round(
     in_file = replies > replies_limit()
     in_memory = (COPIES + WORKER_COPIES * workers) * size + kept * replies + (not in_file) * replies
     fewer = "fewer clients a round (clients-per-round), or a smaller model"
-    what = f"a round of {clients:,} clients, whose replies have {_gigabytes(replies)}"
-    _check(what, in_memory, f"use {'fewer workers (num-workers), ' if workers else ''}{fewer}")
+    what = f"a round of {clients:,} clients, whose replies have {gigabytes(replies)}"
+    check_room(what, in_memory, f"use {'fewer workers (num-workers), ' if workers else ''}{fewer}")
     free, on_disk, (begin, end) = shutil.disk_usage(folder).free, in_file * replies, table
-    room = f"{folder} has {_gigabytes(free)} left"
+    room = f"{folder} has {gigabytes(free)} left"
     if on_disk + begin > free:
-        also = f", and their vectors at the server {_gigabytes(begin)} more" if begin else ""
+        also = f", and their vectors at the server {gigabytes(begin)} more" if begin else ""
         raise SettingsError(f"{what}{also}: {room}; free space, set TMPDIR, or use {fewer}")
-    told = [f"the replies of a round lie in a file of {_gigabytes(replies)}"] if in_file else []
+    told = [f"the replies of a round lie in a file of {gigabytes(replies)}"] if in_file else []
     fits = on_disk + end <= free
     if end and (in_file or not fits):
         short = "" if fits else ", for which there is too little room"
-        told.append(f"the vectors of all clients will take {_gigabytes(end)}{short}")
+        told.append(f"the vectors of all clients will take {gigabytes(end)}{short}")
     return "; ".join([*told, room]) if told else ""
-
-
-def _check(what: str, needed: float, advice: str) -> None:
-    there = total_memory()
-    if needed > there:
-        raise SettingsError(
-            f"{what}: that needs {_gigabytes(needed)}, but this machine has {_gigabytes(there)}; {advice}"
-        )
-
-
-def _gigabytes(size: float) -> str:
-    return f"{size / 2**30:,.1f} GB"

@@ -17,19 +17,15 @@ from numpy.typing import NDArray
 from rich.console import Console
 from threadpoolctl import threadpool_limits
 
-from clients.environment import model_name
-from fedtide.config import Settings
 from fedtide.engine.allocation import keep_freed_memory
 from fedtide.engine.availability import TraceClientManager
 from fedtide.engine.checkpoints.checkpointing import Checkpointing, Position
 from fedtide.engine.checkpoints.store import num_bytes
 from fedtide.engine.experiment import Experiment, prepare
-from fedtide.engine.inputs import Inputs
 from fedtide.engine.interrupts import ENDING, Stopped, deferring, stopping_on_interrupt
 from fedtide.engine.observers import LoggedRun, Observer, observing
 from fedtide.engine.read_run import records_in
 from fedtide.engine.run_folder import FolderLost, RunFolder, finite, weights_sha256
-from fedtide.engine.sequential_sgd import SequentialSGD
 from fedtide.engine.server import RoundServer
 from fedtide.engine.stopping import StoppingRule
 from fedtide.engine.transports.base import EngineLost, Transport
@@ -40,8 +36,10 @@ from fedtide.ground.display import lost_display
 from fedtide.ground.errors import described, is_of, told
 from fedtide.ground.wording import say
 from fedtide.interop.stock_strategy import NO_UPDATE
+from fedtide.plan import Plan
 from strategies import FlexibleStrategy
 from strategies.core.parameters import count_bytes
+from strategies.sequential_sgd import SequentialSGD
 
 # What a run may report in the end besides the global model's loss and metric: what it was tested on, personal
 # models, and the global one on the clients' hold-outs.
@@ -246,7 +244,7 @@ def _summary(experiment: Experiment, folder: RunFolder, ended: _State) -> dict[s
         {
             "strategy": settings.strategy,
             "task": settings.task,
-            "model": model_name(settings),
+            "model": experiment.plan.model_name,
             "rounds": last["round"],
             "client_fits": ended.client_fits,
             "weights": model.num_trainable,
@@ -282,16 +280,13 @@ def _state_bytes(strategy: FlexibleStrategy) -> dict[str, int]:
     return {}
 
 
-def simulate(
-    settings: Settings, path: Path | None = None, inputs: Inputs | None = None, **options: Any
-) -> tuple[Experiment, RunFolder, Outcome]:
+def simulate(plan: Plan, path: Path | None = None, **options: Any) -> tuple[Experiment, RunFolder, Outcome]:
     """Run an experiment with virtual clients, silently; return it, its run folder, and how it ended.
 
-    `path` is as of `RunFolder`, `inputs` as of `prepare`, and the options are those of `drive`. ValueError:
-    the settings are invalid.
+    `path` is as of `RunFolder`, and the options are those of `drive`. ValueError: the settings are invalid.
     """
-    experiment = prepare(settings, inputs=inputs)
-    folder = RunFolder(experiment.settings, path, sources=inputs.sources if inputs else None)
+    experiment = prepare(plan)
+    folder = RunFolder(experiment.plan, path)
     ended = drive(experiment, virtual_transport(experiment), folder, Console(quiet=True), **options)
     return experiment, folder, ended
 

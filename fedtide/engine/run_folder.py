@@ -29,12 +29,11 @@ from numpy.typing import NDArray
 
 from fedtide.config import Settings
 from fedtide.engine.observers import Observer, Record
-from fedtide.engine.parts import resolved
 from fedtide.engine.read_run import NAMES, read_config
-from fedtide.engine.sources import own_sources
 from fedtide.ground.errors import SettingsError
 from fedtide.ground.files import replacing
 from fedtide.ground.tables import csv_text
+from fedtide.plan import Plan
 
 log = logging.getLogger(__name__)
 PACKAGES = ("flwr", "ray", "torch", "torchvision", "numpy", "scikit-learn", "numba")
@@ -50,26 +49,19 @@ class RunFolder(Observer):
 
     Beside them lies `clients.csv` if the clients have names. The folder is that of
     `resume` in the settings, else `path`, which must not exist yet, else a new one in `run_dir`.
-    `flower_run` is Flower's number of the run, as an attribute that of the run that was resumed, and
-    `sources` is what `own_sources` finds, unless that is on another machine. ValueError: the folder cannot be
-    made, or another process writes to it.
+    `flower_run` is Flower's number of the run, as an attribute that of the run that was resumed. ValueError:
+    the folder cannot be made, or another process writes to it.
     """
 
-    def __init__(
-        self,
-        settings: Settings,
-        path: Path | None = None,
-        flower_run: str = "",
-        sources: Mapping[str, str] | None = None,
-    ) -> None:
+    def __init__(self, plan: Plan, path: Path | None = None, flower_run: str = "") -> None:
+        settings, self.parts = plan.settings, dict(plan.sources)
         self.resumed = bool(settings.resume)
-        self.parts = own_sources(settings) if sources is None else dict(sources)
         self._config = settings.as_mapping() | {"resume": ""}
         if self.resumed:
             self.path = Path(settings.resume).absolute()
             self._config = read_config(self.path) | self._config
         else:
-            self._config |= {"versions": versions(), "command": sys.argv, "resolved": resolved(settings)}
+            self._config |= {"versions": versions(), "command": sys.argv, "resolved": plan.resolved}
             if self.parts:
                 self._config["parts"] = self.parts
             if flower_run:

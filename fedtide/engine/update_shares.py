@@ -19,16 +19,13 @@ from torch import Tensor, nn
 
 import strategies
 from clients.draws import BatchIndices
-from clients.environment import ClientEnvironment
 from clients.gradients.batches import Batch, CohortBatches
 from clients.gradients.oracle import CohortOracle, update_norms
 from clients.rules.base import Correction
+from clients.simulated.virtual import ClientEnvironment
 from fedtide.config import Settings
 from fedtide.engine.availability import TraceClientManager
 from fedtide.engine.event_clock import make_clock
-from fedtide.engine.methods import method_of
-from fedtide.engine.parts import REGISTRIES, named_parts
-from fedtide.engine.sequential_sgd import SequentialSGD
 from fedtide.engine.server import RoundServer
 from fedtide.engine.transports.event_time import timed
 from fedtide.engine.transports.inline import InlineTransport
@@ -36,9 +33,10 @@ from fedtide.engine.transports.virtual import Simulation
 from fedtide.ground import dotted
 from fedtide.ground.contract import FitConfig
 from fedtide.ground.errors import SettingsError
-from fedtide.ground.specs import find, parse
+from fedtide.plan import Plan
 from fedtide.tasks import CROSS_ENTROPY, Criterion, Examples
 from strategies import FlatParameters, Layout, Roster
+from strategies.sequential_sgd import SequentialSGD
 from traces import Trace
 
 AT_SERVER = ("strategy", "select", "server-opt")  # parts of the server that may keep or write something
@@ -64,12 +62,13 @@ def update_shares(
 
 def check_replayable(settings: Settings) -> None:
     """Raise SettingsError for a part of the user's own that the server would run a second time, unasked."""
-    for kind, spec in named_parts(settings.as_mapping()):
-        name = parse(kind, spec).name
-        own = dotted.is_dotted(kind, name) and name.partition(".")[0] not in ("flwr", "strategies")
-        if kind in AT_SERVER and own and not getattr(find(kind, REGISTRIES[kind], name), "replayable", False):
-            allowed = "set replayable = True in its class to allow that"
-            raise SettingsError(f"{kind} {name} would run a second time for them; {allowed}")
+    parts = Plan.of(settings).parts
+    for kind in AT_SERVER:
+        for part in parts.get(kind, ()):
+            own = dotted.is_dotted(kind, part.name) and not part.name.startswith(("flwr.", "strategies."))
+            if own and not getattr(part.factory, "replayable", False):
+                allowed = "set replayable = True in its class to allow that"
+                raise SettingsError(f"{kind} {part.name} would run a second time for them; {allowed}")
 
 
 def as_shares(values: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -87,7 +86,7 @@ def applied_updates(
     of each client, from 0 to G - 1; `after` is in ascending order. ValueError: the settings are invalid, or
     the method trains without clients.
     """
-    method = method_of(settings)
+    method = Plan.of(settings)
     if issubclass(method.strategy, SequentialSGD):
         raise SettingsError(f"strategy {settings.strategy} trains without clients")
     data = Directions(sizes, groups)

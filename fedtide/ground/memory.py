@@ -8,6 +8,8 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
+from fedtide.ground.errors import SettingsError
+
 CGROUPS = "/sys/fs/cgroup"
 REPLIES_SHARE = 1 / 8  # of the memory: replies of a round that take more lie in a file
 
@@ -26,6 +28,18 @@ def held_memory() -> int:
         pages = Path("/proc/self/statm").read_text(encoding="ascii").split()[1]
         return int(pages) * os.sysconf("SC_PAGE_SIZE")
     return 0
+
+
+def check_room(what: str, needed: float, advice: str) -> None:
+    """Raise SettingsError, with advice, if what a message names needs more bytes than there are here."""
+    if needed > (there := total_memory()):
+        of = f"that needs {gigabytes(needed)}, but this machine has {gigabytes(there)}"
+        raise SettingsError(f"{what}: {of}; {advice}")
+
+
+def gigabytes(size: float) -> str:
+    """Write a number of bytes for a message."""
+    return f"{size / 2**30:,.1f} GB"
 
 
 @cache

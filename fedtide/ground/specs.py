@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from fedtide.ground import dotted
@@ -34,20 +35,35 @@ class Spec:
 
 @dataclass(frozen=True)
 class Part:
-    """A part that a spec names: what makes it, and the options that the spec sets, by parameter name."""
+    """A part that a spec names.
+
+    Attributes
+    ----------
+    name, factory
+        Its name, and the class or function that makes it.
+    options
+        The options that the spec sets, by parameter name.
+    known
+        All options that a spec can set, by the names that users write.
+    """
 
     name: str
     factory: Callable[..., Any]
     options: Mapping[str, Any]
+    known: Mapping[str, Option]
+
+    @property
+    def defaults(self) -> dict[str, Any]:
+        """The defaults of the options, by parameter name."""
+        return {option.parameter: option.default for option in self.known.values()}
 
     def takes(self, parameter: str) -> bool:
         """Whether the factory has a parameter of this name."""
-        return parameter in inspect.signature(self.factory).parameters
+        return parameter in self._parameters
 
     def option(self, parameter: str) -> Any:
         """Return the value of an option: the one that the spec sets, or the default."""
-        default = inspect.signature(self.factory).parameters[parameter].default
-        return self.options.get(parameter, default)
+        return self.options.get(parameter, self._parameters[parameter].default)
 
     def build(self, *context: Any, **given: Any) -> Any:
         """Make the part, given the positional arguments of its factory, and values of options.
@@ -56,6 +72,10 @@ class Part:
         """
         taken = {parameter: value for parameter, value in given.items() if self.takes(parameter)}
         return self.factory(*context, **{**taken, **self.options})
+
+    @cached_property
+    def _parameters(self) -> Mapping[str, inspect.Parameter]:
+        return inspect.signature(self.factory).parameters
 
 
 def parse(kind: str, text: str) -> Spec:
@@ -128,7 +148,8 @@ def bind(kind: str, registry: Mapping[str, Callable[..., Any]], text: str) -> Pa
         such_as = next((f"; for example {name}:{key}={value}" for key, value in values.items()), "")
         raise SettingsError(f"{error}{such_as}") from None
     factory = find(kind, registry, spec.name)
-    return Part(spec.name, factory, convert(f"{kind} {spec.name}", options_of(factory), spec.options))
+    known = options_of(factory)
+    return Part(spec.name, factory, convert(f"{kind} {spec.name}", known, spec.options), known)
 
 
 def build(kind: str, registry: Mapping[str, Callable[..., Any]], text: str, *context: Any) -> Any:

@@ -9,11 +9,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from clients.environment import make_trace, missing_folder, needs_data
 from fedtide.config import Settings
 from fedtide.engine.history import Numbers
 from fedtide.engine.observers import Record
 from fedtide.engine.transports.late import LATE
+from fedtide.federation import Federation
 from fedtide.report import plots
 from traces import RoundAvailability, Trace
 from traces.timeline import timeline
@@ -158,9 +158,10 @@ def began_at(trace: Trace, hours: Numbers | None) -> float | None:
 def try_trace(settings: Settings) -> Trace | str:
     """Return the trace that the settings name, or why it cannot be made."""
     try:
-        if needs_data(settings) and (missing := missing_folder(settings)) is not None:
+        federation = Federation.of(settings.for_clients())
+        if federation.trace_needs_data and (missing := federation.missing_folder) is not None:
             return f"it depends on the data, which are not in {missing}"
-        return make_trace(settings)
+        return federation.trace
     except (ValueError, OSError) as error:
         return " ".join(str(error).split())
 

@@ -15,15 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
 
-from clients.environment import federated_data, make_trace, missing_folder, task_source
 from fedtide.comparison.store import identity
 from fedtide.config import Settings
 from fedtide.engine.client_numbers import SAMPLE
-from fedtide.engine.memory_check import check_clients
 from fedtide.engine.run_folder import slug
+from fedtide.federation import Federation
 from fedtide.ground.contract.fit import planned_steps
 from fedtide.ground.errors import SettingsError
-from fedtide.ground.specs import bind
 from fedtide.ground.wording import client_name, say
 from fedtide.report import plots
 from fedtide.report.bias import bias_figure
@@ -35,7 +33,6 @@ from fedtide.report.participation_figure import participation_figure
 from fedtide.report.plots import Figure, Table, values_table
 from fedtide.report.trace_statistics import TraceReport, observe, statistics_of
 from fedtide.report.trace_texts import Line, describe, describe_timeline
-from fedtide.tasks import PARTITIONS, SIZES
 from traces import Trace
 
 # The settings that the page depends on: availability, numbers of steps and of examples.
@@ -69,9 +66,9 @@ def show_trace(settings: Settings, console: Console) -> dict[str, Any]:
     `page`, its path; for a trace recorded from devices with names, also `devices`, the name for each client.
     ValueError: the settings are invalid, the trace has no event time, or the page cannot be written.
     """
-    check_clients(settings.num_clients)
-    trace = make_trace(settings)
-    statistics, lines, figures = (_in_event_time if settings.round_ends else _by_rounds)(settings, trace)
+    federation = Federation.of(settings)
+    trace = federation.trace
+    statistics, lines, figures = (_in_event_time if settings.round_ends else _by_rounds)(federation)
     lines = [*lines, *([("devices", _named(trace.devices))] if trace.devices else [])]
     keys = (*SHOWN, *(EVENT_TIME if settings.round_ends else ()))
     page = Page(
@@ -89,8 +86,9 @@ def show_trace(settings: Settings, console: Console) -> dict[str, Any]:
     return statistics | {"page": path} | ({"devices": list(trace.devices)} if trace.devices else {})
 
 
-def _by_rounds(settings: Settings, trace: Trace) -> Shown:
-    sizes, source = data_sizes(settings)
+def _by_rounds(federation: Federation) -> Shown:
+    settings, trace = federation.settings, federation.trace
+    sizes, source = data_sizes(federation)
     work = (settings.local_steps, settings.local_epochs, settings.batch_size)
     planned = np.array([planned_steps(*work, n) for n in sizes.tolist()], np.int64)
     grid = StateGrid(trace.num_clients, range(1, settings.num_rounds + 1))
@@ -103,8 +101,9 @@ def _by_rounds(settings: Settings, trace: Trace) -> Shown:
     return Shown({k: value for k, value in asdict(report).items() if k not in BY_CLIENT}, lines, figures)
 
 
-def _in_event_time(settings: Settings, trace: Trace) -> Shown:
+def _in_event_time(federation: Federation) -> Shown:
     """Play the rounds of a neutral selection."""
+    settings, trace = federation.settings, federation.trace
     records = list(play(settings, trace))
     tasks = tasks_of(records, settings.most_clients)
     assert tasks is not None  # there is a round: somebody is online at some time
@@ -155,24 +154,21 @@ def _scheme_figure(report: TraceReport, devices: Sequence[str]) -> Figure | None
     )
 
 
-def data_sizes(settings: Settings) -> tuple[NDArray[np.int64], str]:
+def data_sizes(federation: Federation) -> tuple[NDArray[np.int64], str]:
     """Return the number of examples of each client, shape (N,), and a description of their source.
 
     They are equal if the task's data are not on this machine or cannot be divided among so many clients: a
-    trace can be inspected without data. ValueError: the settings name what does not exist.
+    trace can be inspected without data.
     """
-    missing = missing_folder(settings)
-    name = settings.partition or task_source(settings).default_partition
-    if settings.partition:
-        bind("partition", PARTITIONS, settings.partition)
-    bind("sizes", SIZES, settings.sizes)
+    settings, missing = federation.settings, federation.missing_folder
     equal = np.ones(settings.num_clients, np.int64)
     if missing is not None:
         return equal, f"equal, as the data of {settings.task} are not in {missing}"
     try:
-        sizes = federated_data(settings).sizes
+        sizes = federation.data.sizes
     except ValueError as error:
         return equal, f"equal ({' '.join(str(error).split())})"
+    name = settings.partition or federation.source.default_partition
     divided = f", partition {name}, sizes {settings.sizes}" if name else ""
     return sizes, f"p^k by the examples of {settings.task}{divided}"
 

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtide.ground.allowed import Count, CountOrZero, Positive, Share, checked
-from fedtide.ground.specs import bind
+from fedtide.ground.specs import Part
 from strategies.core import Layout, Replies, Roster, RoundReport, Vector
 from strategies.core.parameters import combined_buffers
 from strategies.core.probe import Probe, ProbeFactory, never
@@ -188,6 +188,6 @@ INITIAL_MODELS: dict[str, Callable[..., Probe]] = {"two-norm": TwoNorm, "inner-p
 """Initial models by name: ``(layout, weights, *, options)``."""
 
 
-def initial_model_of(spec: str) -> ProbeFactory:
-    """Return what makes the initial model that a spec such as `two-norm:keep=5` names; empty: none."""
-    return bind("initial-model", INITIAL_MODELS, spec).build if spec else never
+def initial_model_of(part: Part | None) -> ProbeFactory:
+    """Return a function that makes the initial model that a part stands for; None: none."""
+    return part.build if part else never

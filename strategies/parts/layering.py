@@ -9,21 +9,19 @@ import numpy as np
 
 from fedtide.ground import dotted
 from fedtide.ground.errors import SettingsError
-from fedtide.ground.specs import bind
+from fedtide.ground.specs import Part
 from strategies.core import Layer, LayerFactory
 from strategies.parts.amplification import Amplification
-from strategies.parts.server_optimizers import SERVER_OPTIMIZERS
 
 
-def layers_of(server_opt: str, amplify: str) -> tuple[LayerFactory, ...]:
-    """Return the layers, the lowest one first; ValueError if a text or a value in it is not allowed.
+def layers_of(server_opt: Part | None, amplify: str) -> tuple[LayerFactory, ...]:
+    """Return the layers, the lowest one first; ValueError if a value is not allowed.
 
-    `server_opt` is a spec such as `adam:rate=0.1`, `amplify` is `PERIOD,FACTOR`; empty: there is none.
+    `server_opt` is a server optimiser, and `amplify` is `PERIOD,FACTOR`, or empty.
     """
     layers: list[LayerFactory] = []
     if server_opt:
-        optimizer = bind("server-opt", SERVER_OPTIMIZERS, server_opt)
-        layers.append(partial(optimizer.factory, **optimizer.options))
+        layers.append(partial(server_opt.factory, **server_opt.options))
     if amplify:
         try:
             period, factor = (kind(text) for kind, text in zip((int, float), amplify.split(","), strict=True))
@@ -34,5 +32,6 @@ def layers_of(server_opt: str, amplify: str) -> tuple[LayerFactory, ...]:
         layers.append(partial(Amplification, period=int(period), factor=factor))
     for layer in layers:
         made = layer(np.zeros(0))  # checks the values
-        dotted.expect("server-opt", server_opt, made, Layer, "derive it from ServerOptimizer")
+        if server_opt:
+            dotted.expect("server-opt", server_opt.name, made, Layer, "derive it from ServerOptimizer")
     return tuple(layers)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from fedtide.ground import dotted
-from fedtide.ground.specs import bind
+from fedtide.ground.specs import Part
 from strategies.core import Roster, Selection, SelectionFactory
 from strategies.core.selection import LongestAbsent, Uniform, of_method
 from strategies.selection.min_separation import MinSeparation
@@ -24,14 +24,13 @@ SELECTIONS: dict[str, Callable[..., Selection | None]] = {
 }
 
 
-def selection_of(spec: str) -> SelectionFactory:
-    """Return what makes the selection that a spec such as `power-of-choice:d=20` names."""
-    part = bind("select", SELECTIONS, spec)
+def selection_of(part: Part) -> SelectionFactory:
+    """Return a function that makes the selection that a part stands for."""
 
     def make(roster: Roster, seed: int) -> Selection | None:
         made = part.build(roster, seed)
         if part.factory is not of_method:
-            dotted.expect("select", spec, made, Selection, "derive it from strategies.Selection")
+            dotted.expect("select", part.name, made, Selection, "derive it from strategies.Selection")
         return made  # type: ignore[no-any-return]
 
     return make

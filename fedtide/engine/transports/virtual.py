@@ -13,11 +13,10 @@ from flwr.common import EvaluateRes, FitRes
 from flwr.server.client_proxy import ClientProxy
 from numpy.typing import NDArray
 
-from clients.environment import ClientEnvironment
 from clients.memory.handshake import Memory
 from clients.memory.packing import from_bytes, to_bytes
 from clients.simulated.jobs import Broadcast, ClientUpdate, Job, Updates, joined
-from clients.simulated.virtual import Answers, Scores
+from clients.simulated.virtual import Answers, ClientEnvironment, Scores
 from fedtide.engine.availability import Clock
 from fedtide.engine.transports.base import EvaluateInstructions, EvaluateResults, FitInstructions, Transport
 from fedtide.engine.transports.virtual_proxy import OK, VirtualProxy

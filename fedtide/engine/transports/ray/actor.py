@@ -9,9 +9,8 @@ import numpy as np
 import ray
 from numpy.typing import NDArray
 
-from clients.environment import ClientEnvironment
 from clients.memory.handshake import Memory
-from clients.simulated.virtual import Answers, Scores, VirtualClients
+from clients.simulated.virtual import Answers, ClientEnvironment, Scores, VirtualClients
 from fedtide.engine.allocation import keep_freed_memory
 from fedtide.engine.transports.ray.job_columns import (
     Packed,

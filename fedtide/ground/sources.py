@@ -1,4 +1,4 @@
-"""What a run depends on that is the user's own, data and code, recognised by the content of files."""
+"""Hashes of the user's own code and data, by the content of files."""
 
 from __future__ import annotations
 
@@ -8,56 +8,26 @@ import inspect
 import os
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from clients.rules import rule_named
-from fedtide.config import Settings
-from fedtide.engine.methods import strategy_type
-from fedtide.engine.parts import GIVEN, REGISTRIES, named_parts
-from fedtide.ground import dotted
-from fedtide.ground.allowed import options_of
 from fedtide.ground.errors import SettingsError, is_installed, is_ours
-from fedtide.ground.specs import find, parse
 
 SETTLED = 2 * 10**9  # nanoseconds after a change in which another one may leave all times as they are
 
 _digests: dict[tuple[Any, ...], str] = {}
 
 
-def own_sources(settings: Settings) -> dict[str, str]:
-    """Return a hash of each thing of the user's own that a run depends on.
+def code_hash(part: str, found: Any) -> str:
+    """Return a hash of all files of the user's own that define a class or function, and that these import.
 
-    These are the files and folders that options name, by their path, and the code of parts with a dotted
-    name, by that name: all files of the user's own that define and import it. SettingsError: such code has
-    changed since it was imported.
+    `part` names it, for messages. SettingsError: its code has changed since it was imported.
     """
-    hashes = {}
-    texts = list(settings.strategy_options.items())
-    for kind, spec in named_parts(settings.as_mapping()):
-        part = parse(kind, spec)
-        texts += part.options.items()
-        if dotted.is_dotted(kind, part.name):
-            found = find(kind, REGISTRIES[kind], part.name)
-            if part.name not in dotted.PROVIDED:  # whose names have a hash
-                hashes[part.name] = _code(f"{kind} {part.name}", found)
-            if kind != "strategy":
-                texts += [(key, str(option.default)) for key, option in options_of(found).items()]
-            elif dotted.is_dotted("rule", rule := strategy_type(part.name).rule.name):
-                hashes[rule] = _code(f"rule {rule}", rule_named(rule))
-    for key, text in texts:
-        if key.replace("-", "_") not in GIVEN and text and os.path.exists(text):
-            hashes[text] = _hash([Path(text)])
-    return dict(sorted(hashes.items()))
-
-
-def _code(part: str, found: Any) -> str:
-    """Return the hash of the files that define a part; SettingsError if it is not from them."""
     module = sys.modules.get(found.__module__)
-    digits = _hash(_own_files(found.__module__) or [_source(found)])
+    digits = content_hash(*(_own_files(found.__module__) or [_source(found)]))
     about = getattr(module, "__spec__", None)  # another one after a reload
     if about is not None and vars(about).setdefault("_sources", digits) != digits:
         raise SettingsError(
@@ -110,7 +80,7 @@ def _imports(file: Path, digest: str) -> frozenset[str]:
     return frozenset(name.partition(".")[0] for name in names if name)
 
 
-def _hash(paths: Iterable[Path]) -> str:
+def content_hash(*paths: Path) -> str:
     """Return the first digits of the SHA-256 of a file, or of several, those in folders and below them."""
     try:
         digests = [(name, _digest(file)) for path in paths for name, file in _below(path)]

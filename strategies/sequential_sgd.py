@@ -35,6 +35,7 @@ class SequentialSGD(FlexibleStrategy):
     trainer: Trainer  # to be set before the first round
 
     def select(self, available: Clients) -> Clients:
+        """Ask nobody; count the steps of those who would be asked."""
         chosen, sizes = len(super().select(available)), self.roster.num_examples[self.roster.member]
         self.iterations = round(chosen * self.options.mean_steps(sizes))
         return available[:0]
@@ -43,6 +44,7 @@ class SequentialSGD(FlexibleStrategy):
         """Nobody is asked, so there are no replies."""
 
     def empty_round(self) -> None:
+        """Train on the union."""
         members = np.flatnonzero(self.roster.contributors)
         self.report.measured["iterations"] = self.iterations if len(members) else 0
         if self.report.measured["iterations"]:
