@@ -48,7 +48,7 @@ class FlexibleClient(Client, ABC):
         """
 
     def get_properties(self, ins: GetPropertiesIns) -> GetPropertiesRes:
-        """Return which client this is; the server asks each node once."""
+        """Return the client's number; the server asks each node once."""
         return GetPropertiesRes(OK, {metrics.CLIENT_ID: self.node.client})
 
     def fit(self, ins: FitIns) -> FitRes:

@@ -22,7 +22,7 @@ from pathlib import Path
 from types import FrameType
 
 from clients.device.flower_internals import FlowerChangedError
-from clients.device.supervisor import DEPARTING, STOP, Plan, supervise
+from clients.device.supervisor import DEPARTING, STOP, Launch, supervise
 
 PROG = "python -m clients.device" if __name__ == "__main__" else "fedtide-device"
 
@@ -147,8 +147,8 @@ def own_data(options: argparse.Namespace, folder: Path) -> dict[str, str]:
     return {"data": str(fast)}
 
 
-def plan_of(options: argparse.Namespace, folder: Path, numpy: bool) -> Plan:
-    """Return what to start."""
+def launch_of(options: argparse.Namespace, folder: Path, numpy: bool) -> Launch:
+    """Turn the command line into what is started."""
     config: dict[str, object] = {"client-id": options.client_id, **own_data(options, folder)}
     for name in ("state_dir", "record_trace"):
         if path := getattr(options, name):
@@ -173,7 +173,7 @@ def plan_of(options: argparse.Namespace, folder: Path, numpy: bool) -> Plan:
         recorder += ["--server", options.superlink]
     client = "clients.numpy_client" if numpy else "clients.torch_client"
     imports = (client,) if options.resident else ()
-    return Plan(arguments, recorder, imports, options.poll, options.on_stop == "depart", options.grace)
+    return Launch(arguments, recorder, imports, options.poll, options.on_stop == "depart", options.grace)
 
 
 def free_port() -> int:
@@ -203,12 +203,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         signal.signal(number, _end)  # which removes the folder
     with tempfile.TemporaryDirectory(prefix="fedtide-device-") as name:
         try:
-            plan = plan_of(options, Path(name), numpy)
+            launch = launch_of(options, Path(name), numpy)
         except ValueError as error:
             return _refused(error)
         sys.stderr.flush()
         try:
-            return supervise(plan, Path(name))
+            return supervise(launch, Path(name))
         except FlowerChangedError as error:
             return _refused(error)
 

@@ -46,7 +46,7 @@ def find(name: str) -> Any:
 
 
 def program(name: str) -> Callable[[], object]:
-    """Return what a program of Flower calls."""
+    """Return the function behind a program of Flower."""
     for command in entry_points(group="console_scripts", name=name):
         return command.load()  # type: ignore[no-any-return]
     raise FlowerChangedError(f"program {name}")

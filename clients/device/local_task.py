@@ -21,7 +21,7 @@ Shapes = tuple[tuple[int, ...], ...]
 
 @lru_cache(maxsize=1)
 def local_clients(settings: Settings, spec: DataSpec, client: int, shapes: Shapes) -> VirtualClients:
-    """Return what trains the run's model on a device's own examples.
+    """Make a trainer of the run's model on a device's own examples.
 
     `shapes` are those of the tensors that the server has sent, which say how many classes the model has. A
     ValueError says that the model of the settings is not the server's on these examples.

@@ -4,7 +4,7 @@
 the node's process, and it can be made to leave (see `clients.device.leave`). `record-trace` is a log, or a
 folder of logs, in which it records how fast it trains (see `traces.record`). `data`, with `target` and
 `classes`, is where its own examples are (see `clients.device.local_data`). `stop-file` is a file that is
-there once the client has to hand in what it has (see `clients.device`); with `departing-file` that counts
+there once the client has to end its work and reply (see `clients.device`); with `departing-file` that counts
 as leaving for good, and the client writes into it whether the server will ask for its state.
 """
 
@@ -41,7 +41,7 @@ class Node:
     departing_file: str = ""
 
     def stopping(self) -> bool:
-        """Whether the client has to hand in what it has."""
+        """Whether the client has to end its work and reply."""
         return os.path.exists(self.stop_file)
 
     def memory(self, config: FitConfig) -> Memory | None:
@@ -56,7 +56,7 @@ class Node:
             raise OSError(f"cannot keep the client's memory: {error}") from error
 
     def _store(self, config: FitConfig) -> Store:
-        """Return where the memory is: in a folder, that of the run which the server has resumed."""
+        """Return the store of the memory: in a folder, that of the run which the server has resumed."""
         resumed = config.run and self.state_dir
         return FileStore(self.state_dir, config.run, self.client) if resumed else self.store
 
@@ -72,7 +72,7 @@ class Node:
             log.warning("not recorded: %s", error)
 
     def closing_metrics(self, config: FitConfig, start: float) -> dict[str, Scalar]:
-        """Return what ends every reply's metrics: whether the client leaves, and the time since `start`."""
+        """Return the last metrics of every reply: whether the client leaves, and the time since `start`."""
         reported: dict[str, Scalar] = {}
         if self._is_leaving(config.run):
             reported[metrics.DEPARTING] = True

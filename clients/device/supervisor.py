@@ -22,8 +22,8 @@ _LAST_SECONDS = 8.0  # for Flower's own end; it takes 5 at most
 
 
 @dataclass(frozen=True)
-class Plan:
-    """What to start."""
+class Launch:
+    """The programs of a device, and how they end."""
 
     options: list[str]  # of `flower-supernode`
     recorder: list[str]  # arguments of `python -m traces.record`; empty: it is not started
@@ -33,7 +33,7 @@ class Plan:
     grace: float  # seconds for the task at work to be answered
 
 
-def supervise(plan: Plan, folder: Path) -> int:
+def supervise(launch: Launch, folder: Path) -> int:
     """Run a device until its SuperNode ends or a signal comes; return the exit code.
 
     The node config's `stop-file` and `departing-file` are in the private folder.
@@ -53,20 +53,20 @@ def supervise(plan: Plan, folder: Path) -> int:
             signal.signal(number, note)
         signal.set_wakeup_fd(wake.fileno(), warn_on_full_buffer=False)
         stack.callback(signal.set_wakeup_fd, -1)
-        resident = stack.enter_context(Resident(folder, plan.imports)) if plan.imports else None
+        resident = stack.enter_context(Resident(folder, launch.imports)) if launch.imports else None
         if resident is not None:
             resident.prepare()
         node = _start(
             "clients.device.supernode",
-            str(plan.poll),
+            str(launch.poll),
             str(folder / STOP),
             str(folder / DEPARTING),
-            *plan.options,
-            env=_env(plan, folder),
+            *launch.options,
+            env=_env(launch, folder),
         )
         stack.callback(_end, node)
-        if plan.recorder:
-            recorder = _start("traces.record", *plan.recorder)
+        if launch.recorder:
+            recorder = _start("traces.record", *launch.recorder)
             stack.callback(_end, recorder)
         selector = stack.enter_context(selectors.DefaultSelector())
         selector.register(woken, selectors.EVENT_READ)
@@ -86,8 +86,8 @@ def supervise(plan: Plan, folder: Path) -> int:
             if resident is not None:
                 resident.reap()
             if until is None and {signal.SIGTERM, signal.SIGINT} & set(signalled):
-                until = time.monotonic() + plan.grace
-                if plan.departs:
+                until = time.monotonic() + launch.grace
+                if launch.departs:
                     (folder / DEPARTING).touch()
                 (folder / STOP).touch()
         return 0 if until is not None else _exit_code(node.returncode)
@@ -99,9 +99,9 @@ def _start(module: str, *arguments: str, env: dict[str, str] | None = None) -> s
     return subprocess.Popen(command, env=env, start_new_session=True)
 
 
-def _env(plan: Plan, folder: Path) -> dict[str, str]:
+def _env(launch: Launch, folder: Path) -> dict[str, str]:
     """Return the environment of the SuperNode, which finds Flower's programs, and our script, in PATH."""
-    first = [str(folder)] if plan.imports else []
+    first = [str(folder)] if launch.imports else []
     path = os.pathsep.join([*first, str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
     return {TASK_POLL: "0.1", **os.environ, "PATH": path}
 

@@ -62,7 +62,7 @@ def convolve(x: Floats, weight: Floats, bias: Floats, batch: int, out: Floats) -
 
 @compiled
 def _taps(x: Floats, height: int, width: int, batch: int) -> NDArray[np.int64]:
-    """Return where what each weight of a kernel is multiplied with begins, for the first row."""
+    """Return where the factors of each weight of a kernel begin, for the first row."""
     offsets = np.empty(len(x) * height * width, np.int64)
     t = 0
     for i in range(len(x)):

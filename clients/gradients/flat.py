@@ -183,7 +183,7 @@ class FlatModel:
 
     @cached_property
     def frozen_checksum(self) -> float:
-        """A weighted sum of the frozen weights, which others have, too; 0 if there are none."""
+        """A weighted sum of the frozen weights, the same at the server; 0 if there are none."""
         return self._frozen_sums[0]
 
     def check_frozen(self, checksum: float) -> None:
@@ -263,7 +263,7 @@ class FlatModel:
         return self._gradient, loss.detach()
 
     def draws(self, inputs: Tensor) -> bool:
-        """Return whether the model draws random numbers in training, as for dropout, given some inputs."""
+        """Try whether the model draws random numbers in training, as for dropout."""
         kept = self.vector.clone()
         self.bind(self.vector)
         with own_draws(self.device), torch.no_grad():
@@ -277,7 +277,7 @@ class FlatModel:
             return not torch.equal(before, self.generator.get_state())
 
     def mixes(self, inputs: Tensor) -> bool:
-        """Return whether outputs depend on the other examples of a batch, tried with the first of the inputs.
+        """Try, with the first of the inputs, whether outputs depend on the other examples of a batch.
 
         The model has no buffers and draws nothing.
         """

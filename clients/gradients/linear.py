@@ -58,7 +58,7 @@ def linear_layers(module: nn.Module) -> list[LinearLayer] | None:
     """Return the layers of a sequence of linear layers and ReLUs; None if the model is anything else.
 
     Layers with a single input or output are not supported: BLAS may round products with vectors differently
-    for one client than for several, and a client's result must not depend on who is in the cohort.
+    for one client than for several, and a client's result must not depend on the others in the cohort.
     """
     parts = plain_sequence(module)
     if parts is None:

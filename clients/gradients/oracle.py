@@ -53,7 +53,7 @@ class CohortOracle(ABC):
             raise error if isinstance(error, SettingsError) else ValueError(str(error)) from None
 
     def fuses_steps(self, indices: BatchIndices, corrected: bool = False) -> bool:
-        """Return whether `run_fused` should do all steps of a client; `corrected`: with a correction."""
+        """Decide whether `run_fused` does all steps of a client; `corrected`: with a correction."""
         return False
 
     def run_fused(

@@ -40,7 +40,7 @@ class Choice(NamedTuple):
 
 
 def _made_by(where: str, summary: str) -> Callable[[FlatModel], CohortOracle]:
-    """Return what makes an oracle, described by `summary`."""
+    """Return the maker of an oracle; lists show `summary`."""
 
     def make(model: FlatModel) -> CohortOracle:
         module, _, kind = where.partition(".")
@@ -155,9 +155,9 @@ def _cohort_size(model: FlatModel, limit: int) -> int:
 
 
 def may_gain_from_vmap(model: FlatModel, examples: Examples) -> bool:
-    """Return whether `vmap` would train several clients of a model in a call, without trying it.
+    """Guess whether `vmap` would train several clients of a model in a call.
 
-    To try it would import a compiler, which takes longer than many a run.
+    Trying it would import a compiler, which takes longer than many runs.
     """
     from torch.nn import RNNBase
 

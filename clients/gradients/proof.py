@@ -40,9 +40,9 @@ class DiffersError(SettingsError):
 
 
 def obstacle(model: FlatModel) -> str:
-    """Return what keeps a model from being trained by other means than autograd; empty: nothing that shows.
+    """Return the reason, if one shows, why only autograd can train a model; else an empty text.
 
-    That is a hook of a layer, a container, a weight or of all modules, a `forward` that was set on one
+    It is a hook of a layer, a container, a weight or of all modules, a `forward` that was set on one
     object, as `torch.compile` does, or a buffer, which training may change. Parts that are frozen change
     none.
     """
@@ -107,7 +107,7 @@ def prove(oracle: CohortOracle, examples: Examples, fused: bool = True) -> None:
 
 
 def _difference(oracle: CohortOracle, inputs: Tensor, targets: Tensor, fused: bool) -> float:
-    """Return how far an oracle's steps are from those of autograd, as a share of their length.
+    """Return the distance of an oracle's steps from those of autograd, as a share of their length.
 
     Two clients, one of which has an example fewer, so that its batches are padded, do two steps of SGD. What
     is compared is the gradient at the initial weights and at those after a step, the second step, and, with

@@ -154,11 +154,11 @@ class SGD:
 
     @classmethod
     def steps_are_corrected(cls) -> bool:
-        """Whether `correction` says all that local steps do besides y -= eta g(y)."""
+        """Whether local steps do nothing but y -= eta g(y) and the `correction`."""
         return cls.step is SGD.step
 
     def correction(self) -> Correction:
-        """Return what is added to the gradients of this round; by default nothing.
+        """Return the correction of this round's gradients; by default none.
 
         Rules that add something of this form need no `step` of their own, and all their steps may be done in
         one call.
@@ -172,11 +172,11 @@ class SGD:
         descend(y, gradient, rate, change)
 
     def position(self, y: Vector) -> Vector:
-        """Return where the next step takes its gradient, for rules whose steps take one: usually at `y`."""
+        """Return the weights at which the next step takes its one gradient: usually `y`."""
         return y
 
     def finish(self, y: Vector, steps: Rate, rate: Rate) -> tuple[Sequence[Own], dict[str, Vector]]:
-        """Return what the client sends and keeps, given the local weights `y` after `steps` steps.
+        """End the round, with the local weights `y` after `steps` steps.
 
         Returns
         -------

@@ -95,7 +95,7 @@ def numbers_like(vector: Vector, value: float) -> Vector:
 
 
 def is_finite(vector: Vector) -> bool:
-    """Return whether all numbers are finite."""
+    """Whether all numbers are finite."""
     finite = np.isfinite(vector) if isinstance(vector, np.ndarray) else cast("Tensor", vector).isfinite()
     return bool(finite.all())
 

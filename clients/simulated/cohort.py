@@ -101,12 +101,12 @@ def train(
 
 
 def on(device: torch.device) -> Callable[[NDArray[Any]], Tensor]:
-    """Return what makes tensors of arrays, on a device."""
+    """Return a function that makes tensors on a device of arrays."""
     return lambda array: torch.from_numpy(array).to(device)
 
 
 def _start(weights: Tensor, cohort: Sequence[PreparedJob]) -> Tensor:
-    """Return what each client starts from, in K rows."""
+    """Return the weights that each client starts from, in K rows."""
     own = [prepared.job.weights for prepared in cohort if prepared.job.weights is not None]
     return torch.from_numpy(np.stack(own)).to(weights) if own else weights.expand(len(cohort), -1)
 
@@ -167,7 +167,7 @@ def _reported(
     done: NDArray[np.intp],
     norms: NDArray[Any] | float,
 ) -> Reported:
-    """Return what the clients report, given the losses of their steps, (T, K), and how many they did."""
+    """Return the clients' reports, given the losses of their steps, (T, K), and the numbers of steps done."""
     reported = np.empty(len(cohort), REPORTED)
     reported["client"] = [p.job.client for p in cohort]
     reported["round"] = [p.job.config.round for p in cohort]

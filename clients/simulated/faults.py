@@ -13,7 +13,7 @@ _OUT_OF_MEMORY = ("out of memory", "not enough memory", "DefaultCPUAllocator", "
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Return whether an error says that memory did not suffice, of this machine or of its GPU."""
+    """Whether an error says that this machine, or its GPU, has too little memory."""
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return True
     if isinstance(error, OSError):
