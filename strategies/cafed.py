@@ -96,7 +96,15 @@ def worth_keeping(
 
 @dataclass(frozen=True, kw_only=True)
 class CAFedOptions(FedAvgOptions):
-    """Options of CA-Fed; a large `bias` keeps all clients, as a large `tolerance` does."""
+    """Options of CA-Fed.
+
+    Attributes
+    ----------
+    bias
+        Factor of the second term of the error, for the clients that are left out; a large one keeps all.
+    tolerance
+        By how much the error has to fall for a client to be left out; a large one keeps all.
+    """
 
     bias: NotNegative = 1.0
     tolerance: NotNegative = 0.0

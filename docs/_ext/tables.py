@@ -34,19 +34,25 @@ class Table(SphinxDirective, ABC):
 
 
 class OptionsTable(Table):
-    """`{options} mimic`; a method without options of its own says so."""
+    """`{options} mimic`, or `{options} initial-model two-norm`; without options of its own it says so."""
 
-    required_arguments = 1
+    required_arguments, optional_arguments = 1, 1
     columns = ("option", "default", "allowed", "meaning")
 
     def rows(self) -> Iterable[tuple[str, ...]]:
-        """Return a row for each option of the method's own."""
-        strategy = METHODS[self.arguments[0]]
-        meaning = descriptions(strategy.options_type())
-        for key, option in own_options(strategy).items():
-            if key not in options_of(Options):
-                allowed = option.allowed.replace(" | ", ", ")
-                yield f"`{key}`", _code(option.default), allowed, meaning.get(option.parameter, "")
+        """Return a row for each option: of a method, those of its own."""
+        if len(self.arguments) > 1:
+            setting, name = self.arguments
+            described = REGISTRIES[setting][name]
+            options = options_of(described)
+        else:
+            strategy = METHODS[self.arguments[0]]
+            described, general = strategy.options_type(), options_of(Options)
+            options = {key: option for key, option in own_options(strategy).items() if key not in general}
+        meaning = descriptions(described)
+        for key, option in options.items():
+            allowed = option.allowed.replace(" | ", ", ")
+            yield f"`{key}`", _code(option.default), allowed, meaning.get(option.parameter, "")
 
 
 class PartsTable(Table):
