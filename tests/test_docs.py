@@ -18,6 +18,7 @@ from fedtide.plan import METHODS
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
+SECTIONS = ["Algorithm", "State and traffic", "Participation", "Options", "Traps", "Source"]  # of a page
 
 
 def test_every_method_has_a_page_and_a_line_in_readme() -> None:
@@ -30,7 +31,7 @@ def test_every_method_has_a_page_and_a_line_in_readme() -> None:
     )
     for name in METHODS:
         page = titles[name]
-        assert "## Algorithm" in pages[page], page
+        assert re.findall(r"^## (.*)", pages[page], re.MULTILINE) == SECTIONS, page
         assert f"({page}.md)" in index, name
         assert f"docs/methods/{page}.md" in readme, name
 
