@@ -261,6 +261,6 @@ def test_every_method_is_checked() -> None:
     by_reference = {*METHODS.values(), "efl", "apfl", "pfedme"}
     assert sorted([*by_reference, *by_formula]) == sorted(ALL)
     root = Path(__file__).parents[1]
-    assert re.search(rf"{len(ALL)} methods of [^.]*?, all\s+checked", (root / "README.md").read_text())
+    assert re.search(rf"{len(ALL)} methods from [^.]*?, all\s+tested", (root / "README.md").read_text())
     (line,) = re.findall("All methods but .*", (root / "docs" / "methods-common.md").read_text())
     assert {*re.findall("`([a-z-]+)`", line)} == {*by_formula}
