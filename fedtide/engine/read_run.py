@@ -39,13 +39,13 @@ class Run:
     config: Mapping[str, Any]
     summary: dict[str, Any] = field(default_factory=dict)  # empty if there is none, as after a killed process
     records: Sequence[Record] = ()  # starting with round 0
-    read: History | None = None  # of the records, where these are not kept
+    columns: History | None = field(default=None, compare=False)  # of the records, where these are not kept
 
     @cached_property
     def history(self) -> History:
         """Its records as columns, of its folder if it has not got them."""
-        if self.read is not None:
-            return self.read
+        if self.columns is not None:
+            return self.columns
         return History.of(self.records or records_in(self.path, lenient=True))
 
     @cached_property

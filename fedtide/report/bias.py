@@ -13,8 +13,6 @@ from fedtide.report import plots
 from fedtide.report.plots import Figure, Plot, Table
 
 GROUPS = 5  # of clients with similar rates; a line connects their means
-MAX_DOTS = 3000  # of all labels together
-TABLE_ROWS = 200
 ABOUT_SHARES = (
     "Upper plot: the share of the model's updates that come from a client (computed for linear losses), "
     "divided by its share of the data: 1 is unbiased. Some methods weight clients equally, however many "
@@ -61,8 +59,6 @@ def client_figure(groups: Groups, notes: Sequence[str], names: Mapping[str, Sequ
                 metric,
             ],
             {label: _rows(group[0], names[label]) for label, group in shown.items()},
-            most=TABLE_ROWS,
-            least=10,
         ),
     )
 
@@ -80,7 +76,6 @@ def bias_figure(
     unbiased. `labels` are all of the page, in order: a label has the same colour in each figure.
     """
     drawn = [label for label in labels if any(label in dots for dots in panels.values())]
-    most = max(50, MAX_DOTS // max(1, len(drawn)))
     data: list[Plot] = []
     anchor = "y2" if len(panels) > 1 else "y"
     made = plots.layout(xaxis=plots.axis(over.replace(": ", ":<br>"), anchor=anchor))
@@ -97,7 +92,7 @@ def bias_figure(
         for label, (x, y) in dots.items():
             i, name = labels.index(label), plots.plain(label)
             common = {"yaxis": place, "legendgroup": label, "name": name}
-            data += [_dots(100 * x, y, name, i, most) | common, _means(100 * x, y, i) | common]
+            data += [_dots(100 * x, y, name, i, len(drawn)) | common, _means(100 * x, y, i) | common]
     return Figure(
         "bias",
         "Bias",
@@ -110,9 +105,8 @@ def bias_figure(
     )
 
 
-def _dots(x: Numbers, y: Numbers, name: str, i: int, most: int) -> Plot:
-    """Return a dot for each client, or of many for every second, third, and so on."""
-    kept = np.argsort(x, kind="stable")[:: -(-len(x) // most)]
+def _dots(x: Numbers, y: Numbers, name: str, i: int, labels: int) -> Plot:
+    kept = np.argsort(x, kind="stable")[plots.sample(len(x), labels)]
     hover, marker = f"{name}<br>rate %{{x:.3~g}} %<br>%{{y:.3~g}}", plots.dots(i, len(kept), 0.45)
     return plots.trace(x[kept], y[kept], hover, mode="markers", marker=marker, cliponaxis=False)
 

@@ -242,7 +242,6 @@ def _scale(curve: str, metric: Metric) -> tuple[str, float]:
 
 
 def _table(bands: Bands, metric: Metric) -> Table:
-    """Return the means at some of the rounds."""
     columns = [
         (*_scale(curve, metric), label, band)
         for curve, group in bands.items()

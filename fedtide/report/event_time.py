@@ -174,7 +174,6 @@ def play(settings: Settings, trace: Trace) -> Iterator[Record]:
 
 
 def _method(settings: Settings, founders: NDArray[np.bool_]) -> FedAvg:
-    """Return FedAvg, which selects clients uniformly."""
     options = FedAvgOptions(
         clients_per_round=settings.clients_per_round, round_ends=settings.round_ends, seed=settings.seed
     )

@@ -9,18 +9,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtide.engine.history import Numbers
-from fedtide.ground.wording import client_name, count, duration
+from fedtide.ground.wording import client_name, duration
 from fedtide.report import plots
 from fedtide.report.event_time import EventTasks, Outcome, TimedRun
 from fedtide.report.plots import Entry, Figure, Plot, Toggle
 
-MAX_RUNS = 6  # with bars
 MAX_CLIENTS = 30  # of a run
 MAX_BARS = 300  # about as many in a part of a run; of more than twice as many, three parts are shown
 MAX_LINES = 60  # ends of rounds in a part
 MAX_BINS = 60  # of a distribution
-MAX_DOTS = 3000  # clients of all runs together
-TASK_ROWS, CLIENT_ROWS = 500, 200  # of the tables
 
 COLOURS = {
     Outcome.REPLIED: "#0072B2",
@@ -35,8 +32,10 @@ PARTS = {"beginning": "Beginning", "middle": "Middle", "end": "End"}
 
 def gantt_figure(runs: Sequence[TimedRun], notes: Sequence[str] = ()) -> Figure | None:
     """Return the bars of the tasks of runs in event time, equal ones once; None if there are none."""
-    every = plots.merged(((run.name, run) for run in runs if len(run.tasks.clients)), _are_equal)
-    shown = [run._replace(name=name) for name, run in every[:MAX_RUNS]]
+    different, left_out = plots.merged(
+        ((run.name, run) for run in runs if len(run.tasks.clients)), _are_equal
+    )
+    shown = [run._replace(name=name) for name, run in different.items()]
     if not shown:
         return None
     clients = [_sample(run.tasks) for run in shown]
@@ -67,9 +66,8 @@ def gantt_figure(runs: Sequence[TimedRun], notes: Sequence[str] = ()) -> Figure 
             ["client", "begin, s", "end, s", "task of round", "ended in round", "lag", "outcome"],
             {run.name: _task_rows(run) for run in shown},
             "run with",
-            TASK_ROWS,
         ),
-        notes=[*notes, *_notes(shown, clients, len(parts) > 1, lines, len(every))],
+        notes=[*notes, *_notes(shown, clients, len(parts) > 1, lines), *left_out],
         height=110 + 18 * max(4, *map(len, clients)),
     )
 
@@ -102,7 +100,6 @@ def _windows(tasks: EventTasks, clients: NDArray[np.intp]) -> dict[str, tuple[fl
 
 
 def _bars(run: TimedRun, clients: NDArray[np.intp], window: tuple[float, float]) -> Plot:
-    """Return the bars that overlap a window of time."""
     tasks, (first, last) = run.tasks, window
     unit, size = plots.time_unit(last)
     rows = {client: row for row, client in enumerate(clients.tolist())}
@@ -143,7 +140,7 @@ def _hover(run: TimedRun, i: int) -> str:
 
 
 def _notes(
-    runs: Sequence[TimedRun], clients: Sequence[NDArray[np.intp]], in_parts: bool, lines: bool, every: int
+    runs: Sequence[TimedRun], clients: Sequence[NDArray[np.intp]], in_parts: bool, lines: bool
 ) -> list[str]:
     """Say what is shown, and what is not."""
     totals = [len(np.unique(run.tasks.clients)) for run in runs]
@@ -156,13 +153,10 @@ def _notes(
         notes.append(f"Of {number} tasks, each part shows about {MAX_BARS}.")
     if lines:
         notes.append("Vertical lines are the ends of rounds.")
-    if every > len(runs):
-        notes.append(f"Only the first {count(len(runs), 'run')} of {every} are shown.")
     return notes
 
 
 def _task_rows(run: TimedRun) -> Iterator[list[str]]:
-    """Yield the tasks by the moment at which they ended."""
     tasks = run.tasks
     for i, client in enumerate(tasks.clients.tolist()):
         yield [
@@ -234,8 +228,6 @@ def lag_figure(runs: Sequence[TimedRun], labels: Sequence[str], notes: Sequence[
             ["client", "replies", "mean lag", "largest lag", "seconds of a task", "without a reply"],
             {run.name: _client_rows(run, by_client[i]) for i, run in shown.items()},
             "run with",
-            CLIENT_ROWS,
-            10,
         ),
         notes=[*notes, *(_summary(run, len(shown) > 1) for run in shown.values())],
         height=360,
@@ -268,13 +260,12 @@ def _distribution(
 
 def _by_client(runs: Mapping[int, TimedRun], by_client: Mapping[int, ClientLags]) -> Plot:
     """Return a dot for each client: the mean lag of its replies against the mean seconds of its tasks."""
-    most = max(50, MAX_DOTS // len(runs))
     unit, size = plots.time_unit(max(float(of.seconds.max()) for of in by_client.values()))
     data = []
     for i, run in runs.items():
         of = by_client[i]
         known = np.flatnonzero(of.replies)
-        chosen = known[plots.thinned(len(known), most)]
+        chosen = known[plots.sample(len(known), len(runs))]
         texts = [
             f"{plots.plain(client_name(int(of.clients[k]), run.devices))}, {of.replies[k]} replies"
             for k in chosen.tolist()

@@ -32,8 +32,8 @@ from fedtide.report.event_time import TimedRun, tasks_of
 from fedtide.report.event_time_figures import gantt_figure, lag_figure
 from fedtide.report.page import Page, render
 from fedtide.report.participation import Participation, of_run, try_trace
-from fedtide.report.participation_figure import MAX_RUNS, participation_figure
-from fedtide.report.plots import Figure, columns_table
+from fedtide.report.participation_figure import participation_figure
+from fedtide.report.plots import MAX_RUNS, Figure, columns_table
 from fedtide.report.ranks import ranks_figure
 from fedtide.report.rounds import event_figure, phase_figure
 from fedtide.report.subject import Subject, read_subject, subject_of
@@ -58,9 +58,14 @@ def report_run(experiment: Experiment, ended: Outcome, folder: Path, console: Co
 
 def report_comparison(comparison: Comparison, settings: Settings, console: Console) -> None:
     """Write the page of a comparison that has a finished run, if the settings ask for a report."""
+
+    def make() -> Path:
+        subject, known = read_subject([comparison.folder]), {run.path: run for _, run in comparison.finished}
+        runs = [found._replace(run=known.get(found.run.path, found.run)) for found in subject.runs]
+        return write_report(replace(subject, runs=runs), comparison.folder / FILE, compute=False)
+
     if comparison.rows and settings.report:
-        folder = comparison.folder
-        _try(console, lambda: write_report(read_subject([folder]), folder / FILE, compute=False))
+        _try(console, make)
 
 
 def _try(console: Console, make: Callable[[], Path]) -> None:
@@ -108,7 +113,7 @@ def page_of(subject: Subject, compute: bool = True, trace: Trace | None = None) 
                 reasons[found] += 1
             else:
                 numbers[label].append(found)
-            read[run.path] = replace(run, records=(), read=History.of(records))
+            read[run.path] = replace(run, records=(), columns=History.of(records))
     subject = replace(subject, runs=[CellRun(cell, read[run.path]) for cell, run in subject.runs])
     missing = [f"Numbers of clients are missing for {count(n, 'run')}: {why}." for why, n in reasons.items()]
     rows = _rows(subject)
@@ -160,7 +165,6 @@ def _figures(
 
 
 def _rows(subject: Subject) -> list[Row]:
-    """Return the rows of the tables that a comparison writes."""
     finished = [
         CellRun(replace(cell, varied=cell.varied or {"strategy": cell.settings.strategy}), run)
         for cell, run in subject.runs

@@ -16,7 +16,6 @@ from fedtide.report import plots
 from fedtide.report.participation import Participation, Picture, State
 from fedtide.report.plots import Entry, Figure, Plot, Toggle
 
-MAX_RUNS = 12  # that have a picture
 MAX_CURVE = 400  # points of a curve
 FEW = 20  # clients x rounds in a cell: of more, the share that took part says more than a state
 MAX_NAMED = 30  # clients with their names at the axis
@@ -41,11 +40,12 @@ def participation_figure(
     runs: Sequence[tuple[str, Participation]], notes: Sequence[str] = ()
 ) -> Figure | None:
     """Return the figure of runs, by name; None if there are none. Those that are equal are shown once."""
-    shown = plots.merged(
+    different, _ = plots.merged(
         runs, lambda a, b: a.rounds == b.rounds and np.array_equal(a.grid.states, b.grid.states)
     )
-    if not shown:
+    if not different:
         return None
+    shown = [*different.items()]
     pictures = {
         (str(i), order): p.grid.picture(p.grid.by_availability() if order == "availability" else None)
         for i, (_, p) in enumerate(shown)
@@ -122,7 +122,6 @@ def _notes(
 
 
 def _cells(picture: Picture, kind: str) -> list[list[float | None]]:
-    """Return the states, or percentages in few characters."""
     if kind == "state":
         cells: NDArray[Any] = picture.states
     else:
@@ -211,7 +210,6 @@ def _column_names(participation: Participation, picture: Picture) -> list[str]:
 
 
 def _ends(centres: Sequence[float]) -> list[float]:
-    """Return the ends of the cells with these centres."""
     half = (centres[-1] - centres[0]) / (len(centres) - 1) / 2 if len(centres) > 1 else 0.5
     return [centres[0] - half, centres[-1] + half]
 

@@ -25,6 +25,9 @@ DASHES = ("solid", "dash", "dot", "dashdot")
 MAX_LINES = len(SERIES) * len(DASHES)
 TIME_UNITS = (("days", 86400), ("hours", 3600), ("minutes", 60), ("seconds", 1), ("milliseconds", 1e-3))
 """Names and sizes, in seconds, the largest first."""
+MAX_RUNS = 12  # that a figure shows one by one
+MAX_DOTS = 3000  # of all labels together, but at least 50 of each
+TABLE_ROWS = 600  # of all runs together, but at least 10 of each
 MAX_NAME = 14  # characters of a name at an axis
 MAX_VALUES = 12  # shown of a setting
 _NUMBER = re.compile(r"[+-]?[\d.,]+( ± [\d.,]+)?|")
@@ -106,18 +109,10 @@ def views(toggles: Sequence[Toggle], draw: Callable[..., Plot]) -> dict[str, Plo
 
 
 def table_of(
-    headings: Sequence[str],
-    runs: Mapping[str, Iterable[Sequence[str]]],
-    column: str = "runs",
-    most: int | None = None,
-    least: int = 0,
+    headings: Sequence[str], runs: Mapping[str, Iterable[Sequence[str]]], column: str = "runs"
 ) -> Table:
-    """Return a table of the rows of runs, with a column of their names if there are several.
-
-    Of `most` rows, each run has its share, the first ones, but `least` at any rate.
-    """
-    share = None if most is None else max(least, most // len(runs))
-    several = len(runs) > 1
+    """Return a table of the first rows of each run, with a column of their names if there are several."""
+    share, several = max(10, TABLE_ROWS // len(runs)), len(runs) > 1
     rows = [
         [*([name] if several else []), *row]
         for name, own in runs.items()
@@ -240,10 +235,15 @@ def thinned(count: int, most: int) -> list[int]:
     return [*map(int, np.unique(np.linspace(0, count - 1, min(count, most)).round()))]
 
 
+def sample(count: int, labels: int) -> list[int]:
+    """Return which of `count` dots are shown of one among several labels."""
+    return thinned(count, max(50, MAX_DOTS // labels))
+
+
 def merged(
     named: Iterable[tuple[str, Content]], same: Callable[[Content, Content], bool]
-) -> list[tuple[str, Content]]:
-    """Return each of the contents once, with the names of all that are equal to it."""
+) -> tuple[dict[str, Content], list[str]]:
+    """Return different contents by the names of all that have them, the first ones of many; and a note."""
     found: list[tuple[list[str], Content]] = []
     for name, own in named:
         names = next((names for names, other in found if same(own, other)), None)
@@ -251,7 +251,8 @@ def merged(
             found.append(([name], own))
         else:
             names.append(name)
-    return [(listed(names, 3), content) for names, content in found]
+    notes = [f"Only the first {MAX_RUNS} of {len(found)} runs are shown."] if len(found) > MAX_RUNS else []
+    return {listed(names, 3): content for names, content in found[:MAX_RUNS]}, notes
 
 
 def listed(names: Sequence[str], most: int, separator: str = ", ") -> str:

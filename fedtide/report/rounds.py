@@ -17,10 +17,8 @@ from fedtide.ground.wording import client_name, count
 from fedtide.report import plots
 from fedtide.report.plots import Entry, Figure, Plot, Table, Toggle
 
-MAX_RUNS = 12  # with events
 MAX_BINS = 200
 MAX_REASONS = 8
-TABLE_ROWS = 500
 MAX_POINTS = 250  # of the seconds of a run
 MAX_BARS = 40
 PHASE_COLOURS = (*plots.SERIES, "#F0E442")  # one more phase than lines have colours
@@ -55,11 +53,10 @@ class Eventful(NamedTuple):
 def event_figure(runs: Mapping[str, Run], notes: Sequence[str] = ()) -> Figure | None:
     """Return the figure of those runs that have events or failures; None if none has."""
     found = ((name, _eventful(run)) for name, run in runs.items())
-    every = plots.merged(
+    shown, left_out = plots.merged(
         ((name, own) for name, own in found if own.num_events or own.run.history.failures),
         lambda a, b: (a.events, a.run.history.failures) == (b.events, b.run.history.failures),
     )
-    shown = dict(every[:MAX_RUNS])
     if not shown:
         return None
     clock = all(own.run.history.has_clock for own in shown.values())
@@ -75,19 +72,17 @@ def event_figure(runs: Mapping[str, Run], notes: Sequence[str] = ()) -> Figure |
         for name, own in shown.items()
         if own.num_events > MAX_EVENTS
     ]
-    if len(every) > len(shown):
-        notes.append(f"Only the first {len(shown)} of {len(every)} runs are shown.")
-    table = plots.table_of(
-        ["round", "hours", "event", "client", "details"], {name: _rows(own) for name, own in shown.items()}
-    )
     return Figure(
         "events",
         "Events and failures",
         "Dots along the rounds for arrivals, departures, decisions and failed replies, as in the table.",
         plots.views(toggles, lambda i, x: _event_view(histories[int(i)], lines[i], x == "time")),
         toggles,
-        table=table._replace(rows=table.rows[:TABLE_ROWS]),
-        notes=notes,
+        table=plots.table_of(
+            ["round", "hours", "event", "client", "details"],
+            {name: _rows(own) for name, own in shown.items()},
+        ),
+        notes=[*notes, *left_out],
         height=110 + 44 * max(map(len, lines.values())),
     )
 
@@ -157,7 +152,6 @@ def _event_view(history: History, lines: Sequence[Line], in_time: bool) -> Plot:
 
 
 def _dots(line: Line, i: int, last: int, hours: Mapping[int, float] | None) -> Plot:
-    """Return the dots of a line: one for a round, or for some neighbouring rounds."""
     width = -(-last // MAX_BINS)
     x, sizes, hover = [], [], []
     for b in sorted({(t - 1) // width for t in (*line.events, *line.failures)}):
@@ -184,7 +178,6 @@ def _in_html(text: str) -> str:
 
 
 def _rows(own: Eventful) -> Iterator[list[str]]:
-    """Yield the failures by reason, and the events."""
     for reason, by_round in own.run.history.failures.items():
         first, *rest = by_round
         where = f"{first} to {rest[-1]}" if rest else str(first)
@@ -223,7 +216,6 @@ def phase_figure(groups: Mapping[str, Sequence[History]]) -> Figure | None:
 
 
 def _by_round(history: History, colours: Mapping[str, str]) -> tuple[Plot, list[str]]:
-    """Return milliseconds by round, stacked."""
     later = history.rounds > 0 if (history.rounds > 0).any() else history.rounds >= 0
     rounds = history.rounds[later]
     starts, counts = plots.bins(len(rounds), MAX_POINTS)

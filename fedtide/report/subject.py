@@ -143,7 +143,6 @@ def _targets(kept: Any) -> list[Target]:
 
 
 def _read_comparison(folder: Path, trust: bool) -> tuple[list[CellRun], list[Lacking], Mapping[str, Any]]:
-    """Return the finished runs of a comparison, the others, and `comparison.json`."""
     index, about = read_json(folder / CELLS), read_json(folder / COMPARISON)
     if not isinstance(index, list) or not all(isinstance(entry, dict) for entry in index):
         raise SettingsError(f"{folder / CELLS} is not a list of cells")

@@ -44,7 +44,6 @@ SHOWN = (
 EVENT_TIME = ("round_ends", "clients_per_round", "until")  # and these, in event time
 BY_CLIENT = ("rates", "ratios")  # of a report: too long for --json
 MAX_NAMES = 20  # of devices that are shown
-TABLE_ROWS = 200
 ABOUT_SCHEMES = (
     "Each dot is a client: its weight in the updates of schemes A, B and C (Ruan et al., Theorem 3.1) "
     "divided by its share of the data, relative to the mean: 1 is unbiased. Lines connect means of groups."
@@ -102,7 +101,6 @@ def _by_rounds(federation: Federation) -> Shown:
 
 
 def _in_event_time(federation: Federation) -> Shown:
-    """Play the rounds of a neutral selection."""
     settings, trace = federation.settings, federation.trace
     records = list(play(settings, trace))
     tasks = tasks_of(records, settings.most_clients)
@@ -136,21 +134,17 @@ def _scheme_figure(report: TraceReport, devices: Sequence[str]) -> Figure | None
     if not schemes:
         return None
     notes = [ABOUT_SCHEMES, *([f"One in {step} clients is shown."] if step > 1 else [])]
-    rows = [
-        [
-            client_name(k, devices),
-            plots.percent(report.rates[k], 1),
-            *(f"{ratio[i]:.3f}" for ratio in schemes.values()),
-        ]
-        for i, k in enumerate(clients[:TABLE_ROWS].tolist())
-    ]
+    rows = (
+        [client_name(k, devices), plots.percent(report.rates[k], 1), *(f"{ratio:.3f}" for ratio in of_client)]
+        for k, *of_client in zip(clients.tolist(), *schemes.values(), strict=True)
+    )
     dots = {name: (report.rates[clients], ratio) for name, ratio in schemes.items()}
     return bias_figure(
         {"weight in the updates<br>/ share of the data": dots},
         "rounds in which its work arrives, %",
         [*report.ratios],
         notes,
-        Table(["client", "rounds with work, %", *schemes], rows),
+        plots.table_of(["client", "rounds with work, %", *schemes], {"": rows}),
     )
 
 
@@ -186,7 +180,6 @@ def print_lines(console: Console, lines: Sequence[Line]) -> None:
 
 
 def _named(devices: Sequence[str]) -> str:
-    """List which client is which device, the first ones of many."""
     names = [
         f"{client} {json.dumps(name, ensure_ascii=False)}" for client, name in enumerate(devices) if name
     ]

@@ -209,7 +209,6 @@ def _ratios(weight: Numbers, full: Numbers) -> Numbers:
 
 
 def _bias(scheme: str, weight: Numbers, full: Numbers, ratios: Numbers) -> Bias:
-    """Rank the clients by their ratios."""
     members = np.flatnonzero(full)
     scale = float(weight.sum() / full.sum()) if len(members) else 0.0
     if not scale:

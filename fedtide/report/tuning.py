@@ -6,7 +6,7 @@ It tells whether a ranking depends on the rate: methods whose lines cross are be
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,11 +15,10 @@ from fedtide.comparison.results import label_of
 from fedtide.engine.read_run import is_number, read_json
 from fedtide.ground.wording import count
 from fedtide.report import plots
-from fedtide.report.plots import Figure, Plot, Table, Toggle
+from fedtide.report.plots import Figure, Plot, Toggle
 from fedtide.tasks import Metric
 
 FILE = "tuning.json"  # in the folder of a comparison
-TABLE_ROWS = 400
 MAX_LISTED = 12
 KINDS = {"varied": dict, "trials": list, "chosen": dict, "logarithmic": list, "widened": dict, "at_end": dict}
 """The types of an entry."""
@@ -98,7 +97,11 @@ def tuning_figure(
         plots.views(toggles, lambda key, panel: _view(key, shown[int(panel)], names, metric)),
         toggles,
         legend=plots.legend(names, {name for panel in shown for name in panel}),
-        table=_table([*by_label.values()], [*searched], metric),
+        table=plots.table_of(
+            [*searched, f"{metric.title} %" if metric.is_share else metric.title, "rounds", ""],
+            {label: _rows(search, searched, metric) for label, search in by_label.items()},
+            "search for",
+        ),
         notes=_notes([*by_label.values()]),
         height=420,
     )
@@ -162,16 +165,12 @@ def _named(values: Mapping[str, Any]) -> str:
     return plots.plain(", ".join(f"{key} {value}" for key, value in values.items()))
 
 
-def _table(searches: Sequence[Searched], keys: Sequence[str], metric: Metric) -> Table:
-    """Return all trials in the order in which they were made, the first ones of many."""
-    title = f"{metric.title} %" if metric.is_share else metric.title
-    rows = []
-    for search in searches:
-        for trial in search.trials[: max(12, TABLE_ROWS // len(searches))]:
-            score = math.nan if trial["score"] is None else trial["score"]
-            shown = plots.percent(score) if metric.is_share else (f"{score:.4g}" if score == score else "")
-            chosen = "chosen" if trial["values"] == search.chosen else ""
-            ended = "given up" if trial.get("pruned") else chosen
-            tried = [str(trial["values"].get(key, "")) for key in keys]
-            rows.append([search.label, *tried, shown, str(trial.get("rounds", "")), ended])
-    return Table(["search for", *keys, title, "rounds", ""], rows)
+def _rows(search: Searched, keys: Iterable[str], metric: Metric) -> Iterator[list[str]]:
+    """Yield the trials in the order in which they were made."""
+    for trial in search.trials:
+        score = math.nan if trial["score"] is None else trial["score"]
+        shown = plots.percent(score) if metric.is_share else (f"{score:.4g}" if score == score else "")
+        chosen = "chosen" if trial["values"] == search.chosen else ""
+        ended = "given up" if trial.get("pruned") else chosen
+        tried = [str(trial["values"].get(key, "")) for key in keys]
+        yield [*tried, shown, str(trial.get("rounds", "")), ended]
