@@ -23,7 +23,7 @@ SMALL += ["--num-workers=1"]
 CHURN = "phones:cost=30,late=true+lost:p=0.1"
 SMALL += ["--arrivals=7=4", "--departures=0=8"]
 SEVERAL = ["--strategy", "fedbuff", "--seed", "0", "1", "--trace", CHURN, CHURN.replace("0.1", "0.2")]
-PAGES = ("run", "comparison", "trace", "timeline", "hostile")
+PAGES = ("run", "comparison", "search", "trace", "timeline", "hostile")
 HOSTILE = "</script><script>window.hacked=1</script><img src=x onerror=window.hacked=1>"
 # Changes when anything changes that a plot shows.
 STATE = "plot => JSON.stringify([plot.data.map(t => [t.visible, t.x, t.y, t.cells]), plot.layout])"
@@ -49,7 +49,13 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     event_time = [*SMALL, "--num-rounds=700", "--round-ends=1", "--clients-per-round=4"]
     assert sim.main([*event_time, "--show-trace=phones+lost:p=0.1", f"--run-dir={base / 'event-time'}"]) == 0
     (timeline,) = (base / "event-time").iterdir()
-    folders = {"run": run, "comparison": compared, "hostile": hostile}
+    search = Path(shutil.copytree(compared, base / "search"))
+    trials = [{"values": {"learning-rate": rate}, "score": rate} for rate in (0.1, 0.3)]
+    found = {"trials": trials, "chosen": trials[1]["values"], "logarithmic": [], "widened": {}, "at_end": {}}
+    searches = [{"varied": {"trace": trace}, **found} for trace in SEVERAL[-2:]]
+    (search / "tuning.json").write_text(json.dumps({"searches": searches}))
+    assert main([str(search)]) == 0
+    folders = {"run": run, "comparison": compared, "search": search, "hostile": hostile}
     return {name: folder / "report.html" for name, folder in folders.items()} | {
         "trace": trace,
         "timeline": timeline,
@@ -111,8 +117,9 @@ def test_what_the_pages_hold(pages: dict[str, Any]) -> None:
     assert pages["trace"].query_selector("input[value=share]")
     names = {name: tab.evaluate("Object.keys(page.figures).join(' ')") for name, tab in pages.items()}
     whole = "curves participation bias events seconds"
+    search = whole.replace("curves", "curves tuning")
     traces = {"trace": "participation bias", "timeline": "gantt lag participation"}
-    assert names == {"run": whole, "comparison": whole, **traces, "hostile": whole}
+    assert names == {"run": whole, "comparison": whole, "search": search, **traces, "hostile": whole}
     assert "a cell stands for" in pages["trace"].inner_text("#participation").lower()
 
 
