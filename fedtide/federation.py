@@ -172,7 +172,6 @@ class Federation:
             given["label_shares"] = self._label_shares()
         trace: Trace = part.build(settings.num_clients, settings.seed, **given)
         dotted.expect("trace", part.name, trace, Trace, "derive it from traces.Trace and define `round`")
-        object.__setattr__(trace, "label", part.name)  # most are frozen
         return trace
 
     def _label_shares(self) -> NDArray[np.float64]:

@@ -43,7 +43,7 @@ def sessions(path: Path, num_clients: int = 1) -> list[list[tuple[float, float]]
     found = []
     for low, high in zip(log.first[:-1], log.first[1:], strict=True):
         own: list[tuple[float, float]] = []
-        for start, leave in zip(log.start[low:high] - T0, log.leave[low:high] - T0, strict=True):
+        for start, leave in zip(log.start[low:high] / 1e6 - T0, log.leave[low:high] / 1e6 - T0, strict=True):
             if not own or own[-1][1] < start:
                 own.append((start, leave))
         found.append(own)

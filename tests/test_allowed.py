@@ -84,7 +84,8 @@ def test_registered_factories(registry: dict[str, Any]) -> None:
         from_data = [p for p in parameters if p.name in ("label_shares", "client_names")]
         options = options_of(factory)
         assert len(options) + len(given) + len(from_data) == len(parameters)
-        needed = {o.parameter: "x" for o in options.values() if o.default is REQUIRED}
+        needed: dict[str, Any] = {o.parameter: "x" for o in options.values() if o.default is REQUIRED}
+        needed |= {p.name: np.ones((5, 2)) for p in from_data if p.default is REQUIRED}
         for name, option in options.items():
             assert option.parameter in needed or type(option.default) is option.kind
             if option.choices or isinstance(option.bounds, Range):

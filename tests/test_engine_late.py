@@ -22,7 +22,7 @@ def arrivals(settings: Settings) -> dict[int, dict[int, int]]:
     working: dict[int, dict[int, int]] = {}
     for t in range(1, settings.num_rounds + 2):
         working[t] = {k: since[k] for k in since if until[k] >= t}
-        late = trace.late(t)
+        late = trace.delay(t)
         for k in np.flatnonzero(trace.round(t).online).tolist():
             if k not in working[t] and late[k] and not trace.lost(t)[k]:
                 since[k], until[k] = t, t + int(late[k])

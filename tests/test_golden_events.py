@@ -1,7 +1,9 @@
 """Exact trajectories in event time of an independent reference: real engine, strategies and client code."""
 
+from __future__ import annotations
+
 import math
-from dataclasses import fields
+from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import Any
 
@@ -18,8 +20,9 @@ from fedtide.engine.transports.base import Transport
 from fedtide.engine.transports.event_time import EventTime
 from fedtide.ground.contract import FitConfig
 from strategies import SELECTIONS, STRATEGIES
-from traces.recorded.clock import VirtualClock
-from traces.recorded.sessions import DeviceLog, Sessions
+from traces.base import NEVER, microseconds
+from traces.recorded import recording
+from traces.recorded.log import DeviceLog, RawSessions
 
 OPTIONS = {  # others have our names
     "objective": "departure",
@@ -68,18 +71,20 @@ def selection_of(options: dict[str, Any], clock: EventClock) -> Any:
     return make
 
 
-class Recording(VirtualClock):
-    """The sessions, speeds and lost replies of a case; `given` are the options of a variant."""
+@dataclass(frozen=True, kw_only=True)
+class Recording(recording.Recording, name="golden"):
+    """The sessions, speeds and lost replies of a case."""
 
-    name = "golden"
+    case: dict[str, Any] = field(compare=False)
 
-    def __init__(self, case: dict[str, Any], given: dict[str, Any], num_clients: int) -> None:
-        object.__setattr__(self, "case", case)
-        object.__setattr__(self, "num_clients", num_clients)
+    @classmethod
+    def of(cls, case: dict[str, Any], given: dict[str, Any], num_clients: int) -> Recording:
+        """The recording of a case; `given` are the options of a variant."""
         options = {**case, **given}
-        super().__init__(
+        return cls(
             num_clients,
             0,
+            case=case,
             repeat="cycle" in case,
             on_interrupt=options.get("interrupt", "stop"),
             deadline=options.get("deadline", 0.0),
@@ -88,7 +93,7 @@ class Recording(VirtualClock):
             upload_bytes=1.0,
         )
 
-    def _read_log(self, file: str) -> tuple[DeviceLog, np.ndarray]:
+    def read(self) -> tuple[DeviceLog, np.ndarray]:
         case, n = self.case, self.num_clients
         usual = np.broadcast_arrays(case["speed"], case.get("upload", 0.0), np.empty(n))
         rows = [
@@ -97,7 +102,7 @@ class Recording(VirtualClock):
         ]
         device, start, end, speed, upload = np.array(rows, np.float64).T
         rate = np.divide(1.0, upload, out=np.full(len(upload), np.nan), where=upload > 0)
-        sessions = Sessions(device.astype(int), start, end, speed, rate)
+        sessions = RawSessions(device.astype(int), start, end, speed, rate)
         return DeviceLog.build(sessions, np.zeros(n), np.full(n, case.get("cycle", 1e9)), str), np.arange(n)
 
     def lost(self, t: int) -> np.ndarray:
@@ -141,19 +146,19 @@ class Clients(Transport):
 
 
 def members(case: dict[str, Any], n: int) -> Any:
-    """Return what `Timeline.window` is to return; a client may come back."""
+    """Return what `Membership.window` is to return; a client may come back."""
     founders = np.isin(np.arange(n), case.get("initial_members", range(n)))
 
     def window(t: int) -> tuple[np.ndarray, np.ndarray]:
-        begin, end = np.where(founders, -math.inf, math.inf), np.full(n, math.inf)
+        begin, end = np.where(founders, -NEVER, NEVER), np.full(n, NEVER)
         for event in case.get("events", []):
-            client, when = event["cid"], event.get("second", -math.inf)
+            client, when = event["cid"], microseconds(event.get("second", -math.inf))
             if event.get("round", 0) > t:
                 continue
             if event["type"] == "depart":
                 end[client] = when
             else:
-                begin[client], end[client] = when, math.inf
+                begin[client], end[client] = when, NEVER
         return begin, end
 
     return window
@@ -172,9 +177,9 @@ def test_trajectory(trajectory: Any) -> None:
     variant, n = case["variants"][name], len(problem["clients"])
     given, timeline = variant["opts"], case["timelines"][variant["timeline"]]
     options, records = {**case, **given}, list[dict[str, Any]]()
-    clock = EventClock(Recording(case, given, n), options["B"] or n)
+    clock = EventClock(Recording.of(case, given, n), options["B"] or n)
     strategy, clients = make_strategy(problem, case, given, clock), Clients(problem)
-    object.__setattr__(clock.timeline, "window", members(case, n))
+    object.__setattr__(clock.timeline.membership, "window", members(case, n))
     transport = EventTime(clients, clock, options["C"] or n, strategy.wire)
 
     def check(record: dict[str, Any]) -> None:

@@ -153,7 +153,7 @@ def test_lost_and_late_replies_have_states_of_their_own():
     report = report_on(trace, 20, sizes=np.ones(30), on_round=grid.add)
     found = participation_of(trace, report, grid)
     for t in range(1, 21):
-        late = np.where(trace.late(t) > 0, State.LATE, State.COMPLETE)
+        late = np.where(trace.delay(t) > 0, State.LATE, State.COMPLETE)
         expected = np.where(trace.lost(t), State.LOST, late)
         np.testing.assert_array_equal(found.grid.states[:, t - 1], expected)
         assert found.took_part[t - 1] == pytest.approx((~trace.lost(t)).mean())

@@ -30,7 +30,7 @@ def test_contract(name):
     assert isinstance(trace, Trace)
     assert trace.num_clients == 50
     member, online, completion = trace.round(1)
-    lost, late = trace.lost(1), trace.late(1)
+    lost, late = trace.lost(1), trace.delay(1)
     arrays = (member, online, completion, lost, late)
     assert [array.shape for array in arrays] == [(50,)] * 5
     assert [array.dtype for array in arrays] == [np.bool_, np.bool_, np.float32, np.bool_, np.int32]

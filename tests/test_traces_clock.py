@@ -48,7 +48,7 @@ def test_by_hand(log, on_interrupt, second):
     ]
     expected = np.array([[1, second, 0, 0], [1, 1, 0.1, 0], [1, 1, 0, 0]], np.float32)
     assert np.array_equal([r.completion for r in rounds], expected)
-    assert [trace.seconds(t) for t in (1, 2, 3)] == [100, 200, 300]
+    assert [trace.ends(t) for t in (1, 2, 3)] == [100_000_000, 200_000_000, 300_000_000]
 
 
 ONE, TWO = HEADER + "0,0,100,0.1,20\n", "client,start,end\n0,0,100\n1,0,35\n"
@@ -87,10 +87,10 @@ def test_late_replies(log):
     assert stop.has_late_replies
     assert stop.round(1).completion[:2].tolist() == pytest.approx([1, 0.8])
     assert pause.round(1).completion[:2].tolist() == [1, 1]
-    assert stop.late(1).tolist() == pause.late(1).tolist() == [1, 1, 0, 0]
+    assert stop.delay(1).tolist() == pause.delay(1).tolist() == [1, 1, 0, 0]
     # Client 2 has 30 s in round 2: one step, which it hands in as it leaves; with pauses it never finishes.
     assert stop.round(2).completion[2] == pytest.approx(0.1)
-    assert stop.late(2)[2] == 0
+    assert stop.delay(2)[2] == 0
     assert log(BY_HAND, **clock, on_interrupt="pause", repeat=False).round(2).completion[2] == 0
 
 
@@ -158,7 +158,7 @@ def test_the_clock_uses_the_local_steps_of_the_run(log, tmp_path):
     ).trace
     assert trace.round(1).completion[0] == 1
     assert trace.lost(1).all()
-    assert trace.seconds(7) == 700
+    assert trace.ends(7) == 700_000_000
 
 
 @pytest.mark.parametrize(

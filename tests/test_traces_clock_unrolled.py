@@ -4,8 +4,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from traces.recorded.clock import VirtualClock
-from traces.recorded.sessions import DeviceLog, Sessions
+from traces.recorded.log import DeviceLog, RawSessions
+from traces.recorded.recording import Recording
 
 HORIZON = 500  # seconds in which 25 steps are finished, with pauses of at most 11 s for each, or never
 
@@ -81,13 +81,11 @@ def replayed(devices, pause, **options):
     device, start, end = np.array(sessions).reshape(-1, 3).T
     ones = np.ones(len(sessions))
     origin = np.array([origin for origin, _, _ in devices], float)
-    cycle = np.array([len(flags) for _, flags, _ in devices], float)
-    built = DeviceLog.build(Sessions(device, start, end, ones, ones), origin, cycle, str)
+    finish = origin + [len(flags) for _, flags, _ in devices]
+    built = DeviceLog.build(RawSessions(device, start, end, ones, ones), origin, finish, str)
 
-    class Replayed(VirtualClock):
-        name = "replayed"
-
-        def _read_log(self, file):
+    class Replayed(Recording, name="replayed"):
+        def read(self):
             return built, np.arange(len(devices))
 
     return Replayed(len(devices), 0, on_interrupt="pause" if pause else "stop", **options)
@@ -145,7 +143,7 @@ def test_late_replies(devices, begin, seconds, steps, data, pause, repeat):
     trace = replayed(devices, **clock, repeat=repeat, pause=pause, local_steps=steps, late=True)
     for t in (1, 2, 7):
         now = min(origin for origin, _, _ in devices) + begin + (t - 1) * seconds
-        found, late = trace.round(t), trace.late(t)
+        found, late = trace.round(t), trace.delay(t)
         for k, (origin, flags, _) in enumerate(devices):
             device = Unrolled(origin, flags, repeat)
             assert found.online[k] == device.online(now)

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 
 from traces import Combined, Membership
-from traces.patterns.bernoulli import Always, Bernoulli
-from traces.patterns.daily import Diurnal
+from traces.patterns.completions import Pools
 from traces.patterns.markov import Markov
 from traces.patterns.min_separation import MinSeparation
-from traces.patterns.pools import Pools
 from traces.patterns.replies import Late, Lost
+from traces.patterns.turns import Diurnal
+from traces.rates import Always, Bernoulli
 
 N = 10_000
 
@@ -17,12 +17,12 @@ N = 10_000
 def test_late_by_definition():
     """A tenth is late, by 1, 2 or 3 rounds alike."""
     trace = Late(N, 3, p=0.1, rounds=3)
-    late = np.array([trace.late(t) for t in range(1, 101)])
+    late = np.array([trace.delay(t) for t in range(1, 101)])
     assert (late > 0).mean() == pytest.approx(0.1, abs=0.001)
     for rounds in (1, 2, 3):
         assert (late == rounds).mean() == pytest.approx(0.1 / 3, abs=0.001)
-    assert np.array_equal(Late(N, 3, p=0.1, rounds=3).late(77), late[76])
-    assert np.array_equal(Late(50, 3, p=0.1, rounds=3).late(77), late[76, :50])
+    assert np.array_equal(Late(N, 3, p=0.1, rounds=3).delay(77), late[76])
+    assert np.array_equal(Late(50, 3, p=0.1, rounds=3).delay(77), late[76, :50])
     assert trace.round(1).completion.min() == 1
 
 
@@ -33,7 +33,7 @@ def test_the_largest_delay_counts():
     one, other = Late(50, 3, p=0.5, rounds=2), Later(50, 4, p=0.5, rounds=9)
     trace = Combined(Always(50, 0), one, other, Membership(50, {2: 5}, {}))
     assert trace.has_late_replies
-    assert np.array_equal(trace.late(6), np.maximum(one.late(6), other.late(6)))
+    assert np.array_equal(trace.delay(6), np.maximum(one.delay(6), other.delay(6)))
     assert not Combined(Always(50, 0), Lost(50, 0), Membership(50, {}, {})).has_late_replies
 
 
@@ -45,7 +45,7 @@ def test_combination():
         assert np.array_equal(availability.online, diurnal.first_shift == ((t - 1) // 4 % 2 == 0))
         assert np.array_equal(availability.completion, pools.round(t).completion * availability.online)
         assert np.array_equal(trace.lost(t), lost.lost(t))
-    assert trace.seconds(3) is None
+    assert trace.ends(3) is None
 
 
 @pytest.mark.parametrize("R", [1, 2, 7])
@@ -88,7 +88,7 @@ def test_min_separation_alone():
 
 
 def test_invalid_combinations():
-    with pytest.raises(ValueError, match="Bernoulli and Bernoulli would draw the same"):
+    with pytest.raises(ValueError, match="bernoulli and bernoulli would draw the same"):
         Combined(Bernoulli(5, 1), Always(5, 1), Bernoulli(5, 1, p=0.3))
     with pytest.raises(ValueError, match="same number of clients"):
         Combined(Always(5, 1), Bernoulli(6, 1))

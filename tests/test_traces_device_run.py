@@ -67,10 +67,10 @@ def test_a_run_on_devices_is_replayed(trace: Trace) -> None:
     # 0 was not asked: as before; neither was 5, which is new: as in its first task.
     assert rounds[2].completion.tolist() == [0.25, 0, 1, 0, 0, 1]
     assert rounds[3].completion.tolist() == [1, 0, 0, 0, 0, 1]
-    assert [trace.late(t).tolist() for t in (1, 2, 3)] == [[0] * 6, [0, 2, 0, 0, 0, 0], [0] * 6]
+    assert [trace.delay(t).tolist() for t in (1, 2, 3)] == [[0] * 6, [0, 2, 0, 0, 0, 0], [0] * 6]
     assert trace.has_late_replies
     assert [np.flatnonzero(trace.lost(t)).tolist() for t in (1, 4, 5)] == [[], [], [2]]
-    assert [trace.seconds(t) for t in (1, 5, 6)] == [2, 10, 12]
+    assert [trace.ends(t) for t in (1, 5, 6)] == [2_000_000, 10_000_000, 12_000_000]
 
 
 def test_it_starts_over_with_those_who_are_members(trace: Trace, write: Callable[..., str]) -> None:
@@ -90,7 +90,7 @@ def test_a_late_reply_that_the_method_dropped_is_late(write: Callable[..., str])
         record(3, [0], at_work=[1], failed={"1": dropped}),
     ]
     trace = TRACES["run"](2, 0, file=write(lines(rounds)))
-    assert trace.late(1).tolist() == [0, 2]
+    assert trace.delay(1).tolist() == [0, 2]
     assert trace.round(1).completion.tolist() == [1, 1]
 
 
@@ -144,19 +144,19 @@ def test_a_run_in_event_time_is_replayed_in_event_time(write: Callable[..., str]
         assert clock.seconds(t) == there["virtual_seconds"]
         late = {entry["client"] for entry in there.get("late", ())}
         refused = {int(client) for client in there["failed"]}
-        counted = [[k.client, k.round, k.end] for k in ended if k.replies]
+        counted = [[k.client, k.round, k.end / 1e6] for k in ended if k.replies]
         assert counted == [task for task in there.get("replied", ()) if task[0] not in refused]
         assert {task.client for task in ended if not task.replies} == refused
         assert late <= {client for client, *_ in counted}
-    assert [(task.client, task.end > 68) for task in clock.tasks] == [(3, True)]
+    assert [(task.client, task.end > 68_000_000) for task in clock.tasks] == [(3, True)]
     assert not clock.is_over()
     clock.round(7)
     clock.end()
     assert clock.is_over()
     again = TRACES["run"](4, 0, file=write(lines(EVENTS)))
-    assert again.tasks(7, np.arange(4)).moment.tolist() == [70.5, 72.0, 73.0, 69.5]
+    assert (again.tasks(7, np.arange(4)).moment / 1e6).tolist() == [70.5, 72.0, 73.0, 69.5]
     # 1 and 2 were not asked in round 2: they would take as long as for their last task, a round more.
-    assert again.tasks(2, np.array([1, 2])).moment.tolist() == [6.0, 6.0]
+    assert again.tasks(2, np.array([1, 2])).moment.tolist() == [6_000_000, 6_000_000]
 
 
 def test_rounds_that_replies_end_are_told_from_others(write: Callable[..., str]) -> None:
@@ -166,7 +166,7 @@ def test_rounds_that_replies_end_are_told_from_others(write: Callable[..., str])
     in_event_time = TRACES["run"](4, 0, file=write(lines(EVENTS)))
     with pytest.raises(ValueError, match="round-ends is 1, but that run was round-ends=2"):
         make_clock(in_event_time, 1)
-    assert in_event_time.late(1).tolist() == [0, 0, 1, 0]  # by rounds, as any other
+    assert in_event_time.delay(1).tolist() == [0, 0, 1, 0]  # by rounds, as any other
 
 
 @pytest.mark.parametrize(

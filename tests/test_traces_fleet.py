@@ -113,7 +113,7 @@ def test_what_is_written_is_read(write, devices, plan, columns, as_json):
     assert log.names == (*order, *[""] * (4 - len(order)))
     expected = sorted((order.index(name), start, end) for name, start, end in sessions)
     owner = np.repeat(np.arange(4), np.diff(log.first))
-    assert list(zip(owner.tolist(), log.start.tolist(), log.end.tolist(), strict=True)) == expected
+    assert list(zip(owner.tolist(), log.start / 1e6, log.end / 1e6, strict=True)) == expected
     assert (log.speed == 0.5).all()
 
 

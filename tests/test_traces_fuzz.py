@@ -180,7 +180,7 @@ def check_trace(name, path, **options):
             for t in (1, 2, 1000, 10**6):
                 completion = made[0].round(t).completion
                 assert ((completion >= 0) & (completion <= 1)).all()  # False for NaN
-                assert (made[0].late(t) >= 0).all()
+                assert (made[0].delay(t) >= 0).all()
 
 
 fields = st.text(alphabet="0123456789.-+eE", max_size=5)

@@ -4,6 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from traces import Bernoulli, Combined, Membership, parse_rounds
+from traces.base import microseconds
 
 
 def test_by_hand():
@@ -30,7 +31,9 @@ def test_by_second_by_hand():
         4: ([4, -np.inf, -np.inf, -np.inf, -np.inf], [np.inf, 10.5, -np.inf, 20, np.inf]),
     }
     for t, window in expected.items():
-        assert [moments.tolist() for moments in trace.window(t)] == list(window)
+        begin, end = trace.window(t)
+        assert begin.tolist() == microseconds(window[0]).tolist()
+        assert end.tolist() == microseconds(window[1]).tolist()
     with pytest.raises(ValueError, match="moments in seconds need event time, set round-ends"):
         Combined(Bernoulli(5, 3), trace).round(1)
     assert not Membership(5, {0: 4}, {1: 10}).by_second

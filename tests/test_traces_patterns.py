@@ -8,12 +8,11 @@ import pytest
 from golden_cases import cases
 
 from traces import Pools, Trace, finished_steps
-from traces.patterns.daily import Diurnal, Periodic
+from traces.patterns.completions import POOLS, Stragglers, measured_completions
 from traces.patterns.markov import Markov
 from traces.patterns.mimic import Levels, RoundRobin, TimeVarying
-from traces.patterns.pools import POOLS, measured_completions
 from traces.patterns.sleep import Sleep, quietest
-from traces.patterns.stragglers import Stragglers
+from traces.patterns.turns import Diurnal, Periodic
 
 N, ROUNDS = 10_000, 1000
 

@@ -30,9 +30,9 @@ def test_fedscale_by_hand(write):
         log = read_fedscale("test", path)
         assert log.num_devices == 2
         assert log.first.tolist() == [0, 2, 2]
-        assert log.start.tolist() == [0, 100]
-        assert log.end.tolist() == [60, 250]  # the session of zero seconds is left out
-        assert log.cycle.tolist() == [1000, 1000]
+        assert (log.start / 1e6).tolist() == [0, 100]
+        assert (log.end / 1e6).tolist() == [60, 250]  # the session of zero seconds is left out
+        assert (log.cycle / 1e6).tolist() == [1000, 1000]
         assert log.speed == pytest.approx([1000 / 1500] * 2)  # 3 * 50 ms * 10 examples per step
         assert log.up_rate.tolist() == [1e6, 1e6]
 
@@ -119,10 +119,10 @@ def test_flash_by_hand(write):
     log = read_flash("test", write(json.dumps(content)))
     zero = log.origin[2]  # 07:59:00
     assert log.first.tolist() == [0, 3, 3, 3]
-    assert (log.start - zero).tolist() == [120, 300, 360]
-    assert (log.end - zero).tolist() == [240, 330, 420]
-    assert (log.origin - zero).tolist() == [60, 0, 0]
-    assert log.cycle[0] == 360
+    assert ((log.start - zero) / 1e6).tolist() == [120, 300, 360]
+    assert ((log.end - zero) / 1e6).tolist() == [240, 330, 420]
+    assert ((log.origin - zero) / 1e6).tolist() == [60, 0, 0]
+    assert log.cycle[0] == 360_000_000
     trace = Flash(3, 0, file=write(json.dumps(content)), round_seconds=60.0, repeat=False)
     a = int(np.argmax([trace.round(3).online]))
     online = [t for t in range(1, 10) if trace.round(t).online[a]]

@@ -17,7 +17,8 @@ def sessions(log):
     """Device, start, end, speed (None if unknown), and when the device leaves, of each session."""
     device = np.repeat(np.arange(log.num_devices), np.diff(log.first))
     speed = [None if np.isnan(value) else value for value in log.speed]
-    return [*zip(device.tolist(), log.start, log.end, speed, log.leave, strict=True)]
+    start, end, leave = (moments / 1e6 for moments in (log.start, log.end, log.leave))
+    return [*zip(device.tolist(), start, end, speed, leave, strict=True)]
 
 
 @pytest.mark.parametrize(
@@ -52,7 +53,7 @@ def test_overlapping_sessions_of_phones(write):
     path = write(str({1: phone}).replace("'", '"').replace("1:", '"1":'))
     with pytest.warns(UserWarning, match="phone '1': the session from 5 s overlaps"):
         log = read_fedscale("test", path)
-    assert (log.start.tolist(), log.end.tolist(), log.leave.tolist()) == ([0, 5], [5, 9], [9, 9])
+    assert np.array([log.start, log.end, log.leave]).tolist() == [[0, 5e6], [5e6, 9e6], [9e6, 9e6]]
 
 
 times = st.integers(0, 12)

@@ -7,19 +7,19 @@ import numpy as np
 import pytest
 
 from traces import TRACES, Combined, Membership, Trace
-from traces.timeline import timeline
+from traces.base import NEVER
+from traces.compose import timeline
 
 N = 4000
 
 
 def seconds(t: int = 1, num_clients: int = N, seed: int = 3, **options: Any) -> np.ndarray:
     """How long tasks of round t take where everybody is always online."""
-    seen = timeline(TRACES["speeds"](num_clients, seed, **options))
-    clients = np.arange(num_clients)
-    assert seen.online(7e5).all()
-    found = seen.tasks(7e5, t, clients)
+    clock, now = timeline(TRACES["speeds"](num_clients, seed, **options)).clock, 700_000_000_000
+    assert clock.is_online(now).all()
+    found = clock.tasks(now, t, np.arange(num_clients))
     assert (found.completion == 1).all()
-    return found.moment - 7e5
+    return (found.moment - now) / 1e6
 
 
 def test_lognormal() -> None:
@@ -79,9 +79,10 @@ def test_beside_a_recording(write: Callable[..., str], options: str, expected: l
     log = write(LOG)
     spec = f"recorded:file={log},cost=2,local-steps=10+speeds:{options}+lost:p=0.5"
     trace = Federation.of(Settings(trace=spec, num_clients=4, local_steps=99, departures="1=30s")).trace
-    found = timeline(trace).tasks(100.0, 1, np.arange(4))
-    np.testing.assert_allclose(found.moment, 100 + 2 * np.array(expected))
-    assert timeline(trace).window(1)[1].tolist() == [np.inf, 30, np.inf, np.inf]
+    seen = timeline(trace)
+    found = seen.clock.tasks(100_000_000, 1, np.arange(4))
+    np.testing.assert_allclose(found.moment / 1e6, 100 + 2 * np.array(expected))
+    assert seen.membership.window(1)[1].tolist() == [NEVER, 30_000_000, NEVER, NEVER]
 
 
 def test_sessions_have_them_in_rounds_and_in_event_time() -> None:
@@ -94,8 +95,8 @@ def test_sessions_have_them_in_rounds_and_in_event_time() -> None:
     assert (one.completion[one.online] == 1).mean() == pytest.approx(1 - np.exp(-1), abs=0.04)
     both = one.online & two.online
     assert np.corrcoef(one.completion[both], two.completion[both])[0, 1] == pytest.approx(0, abs=0.1)
-    found = timeline(trace).tasks(0.0, 1, np.flatnonzero(one.online))
-    alone = timeline(Combined(sessions, speeds)).tasks(0.0, 1, np.flatnonzero(one.online))
+    found = timeline(trace).clock.tasks(0, 1, np.flatnonzero(one.online))
+    alone = timeline(Combined(sessions, speeds)).clock.tasks(0, 1, np.flatnonzero(one.online))
     assert np.array_equal(found, alone)
 
 
@@ -130,5 +131,5 @@ def test_combinations_that_are_refused() -> None:
             Combined(made("phones", **option), speeds)
     with pytest.raises(ValueError, match="here is phones and sessions"):
         timeline(Combined(made("phones"), made("sessions"), speeds))
-    with pytest.raises(ValueError, match="Bernoulli is defined by rounds"):
+    with pytest.raises(ValueError, match="bernoulli is defined by rounds"):
         timeline(Combined(made("bernoulli"), speeds))

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from traces import TRACES, Trace
+from traces.patterns.completions import POOLS
 from traces.patterns.mimic import RoundRobin
-from traces.patterns.pools import POOLS
 
 N, ROUNDS = 10_000, 1000
 SIGMAS = 5

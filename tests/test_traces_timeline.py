@@ -1,6 +1,5 @@
 """Traces in event time: golden timelines, examples by hand, a second implementation, refusals."""
 
-import math
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +11,14 @@ from hypothesis import strategies as st
 from test_traces_clock_unrolled import Unrolled, recordings, replayed
 
 from traces import TRACES, Combined, Membership, Trace
+from traces.base import NEVER, in_seconds, microseconds
+from traces.compose import timeline
 from traces.recorded.device_log import Recorded
-from traces.timeline import timeline
+
+
+def micro(seconds: float) -> int:
+    return round(seconds * 1e6)
+
 
 HEADER = "client,start,end,steps_per_second,up_bytes_per_second\n"
 
@@ -85,21 +90,21 @@ def test_golden_timelines(golden: tuple[dict[str, Any], str], tmp_path: Path) ->
     returns = [e["round"] for e in case.get("events", []) if e["type"] == "arrive" and "round" in e]
     now = 0.0
     for t, r in enumerate(rounds, start=1):
-        begin, end = seen.window(t)
+        begin, end = seen.membership.window(t)
         if not at_work:
-            moments = seen.next_online(np.maximum(begin, now))
-            first = moments[moments < end].min()
-            now = now if first == now else math.ceil(first * 1e6) / 1e6
+            moments = clock.next_online(np.maximum(begin, micro(now)))
+            now = moments[moments < end].min() / 1e6
         assert r["begin"] == now
-        free = seen.online(now) & ~np.isin(np.arange(clock.num_clients), [*at_work])
+        free = clock.is_online(micro(now)) & ~np.isin(np.arange(clock.num_clients), [*at_work])
         if t < min(returns, default=np.inf):
-            free &= (begin <= now) & (now < end)
+            free &= (begin <= micro(now)) & (micro(now) < end)
             limit = opts.get("C", case["C"]) or clock.num_clients
             assert len(r["selected"]) <= min(free.sum(), limit - len(at_work))
             assert len(r["selected"]) == free.sum() or limit < clock.num_clients
         clients = np.array(r["selected"], np.intp)[::-1]
         assert free[clients].all()
-        moments, completions = seen.tasks(now, t, clients)
+        moments, completions = clock.tasks(micro(now), t, clients)
+        moments = moments / 1e6
         at_work |= zip(clients.tolist(), moments.tolist(), strict=True)
         for k, *found in zip(clients.tolist(), moments.tolist(), completions.tolist(), strict=True):
             if (k, t) in ends:
@@ -161,13 +166,13 @@ def test_by_hand(
     completions: list[float],
     leave: list[float],
 ) -> None:
-    seen = timeline(make(tmp_path, BY_HAND, 3, repeat=False, **options))
-    clients = np.flatnonzero(seen.online(now))
+    seen = make(tmp_path, BY_HAND, 3, repeat=False, **options)
+    clients = np.flatnonzero(seen.is_online(micro(now)))
     assert clients.tolist() == [*range(len(moments))]
-    found = seen.tasks(now, 1, clients)
-    assert found.moment.tolist() == moments
+    found = seen.tasks(micro(now), 1, clients)
+    assert found.moment.tolist() == [*map(micro, moments)]
     assert found.completion.tolist() == completions
-    assert seen.leave(now, clients) == pytest.approx(leave)
+    assert seen.leave(micro(now), clients).tolist() == [micro(now) + micro(stay) for stay in leave]
 
 
 @pytest.mark.parametrize(
@@ -182,12 +187,16 @@ def test_by_hand(
 def test_the_example_of_the_docs(
     tmp_path: Path, options: dict[str, Any], now: float, moment: float, completion: float
 ) -> None:
-    seen = timeline(make(tmp_path, "0,0,3.1,1,\n0,9,50,1,\n", 1, local_steps=4, **options))
-    assert seen.tasks(now, 1, np.array([0])) == ([moment], [completion])
+    seen = make(tmp_path, "0,0,3.1,1,\n0,9,50,1,\n", 1, local_steps=4, **options)
+    assert seen.tasks(micro(now), 1, np.array([0])) == ([micro(moment)], [completion])
 
 
 def test_the_next_time_online_by_hand(tmp_path: Path) -> None:
-    once, again = (timeline(make(tmp_path, BY_HAND, 3, repeat=repeat)) for repeat in (False, True))
+    once, again = (make(tmp_path, BY_HAND, 3, repeat=repeat) for repeat in (False, True))
+
+    def found(trace: Recorded, *begin: float) -> list[float]:
+        return in_seconds(trace.next_online(microseconds(begin))).tolist()
+
     for now, expected in (
         (0.0, [0.0, 3.0, np.inf]),
         (4.0, [6.0, 4.0, np.inf]),
@@ -195,9 +204,9 @@ def test_the_next_time_online_by_hand(tmp_path: Path) -> None:
         (99.0, [99.0, np.inf, np.inf]),
         (100.0, [np.inf, np.inf, np.inf]),
     ):
-        assert once.next_online(np.full(3, now)).tolist() == expected
-    assert again.next_online(np.array([104.0, 99.0, 0.0])).tolist() == [106.0, 103.0, np.inf]
-    assert again.next_online(np.array([np.inf, 205.0, 5.0])).tolist() == [np.inf, 205.0, np.inf]
+        assert found(once, now, now, now) == expected
+    assert found(again, 104.0, 99.0, 0.0) == [106.0, 103.0, np.inf]
+    assert found(again, np.inf, 205.0, 5.0) == [np.inf, 205.0, np.inf]
 
 
 @settings(max_examples=300)
@@ -220,44 +229,44 @@ def test_against_unrolled_recordings(
         "local_steps": steps,
         "upload_bytes": float(upload),
     }
-    seen = timeline(replayed(devices, **clock, repeat=repeat, pause=pause))
+    seen = replayed(devices, **clock, repeat=repeat, pause=pause)
+    now = micro(seconds)
     start = min(origin for origin, _, _ in devices) + begin
     unrolled = [Unrolled(origin, flags, repeat) for origin, flags, _ in devices]
-    online = seen.online(seconds)
+    online = seen.is_online(now)
     assert online.tolist() == [device.online(start + seconds) for device in unrolled]
     expected = [device.next_online(start + seconds) - start for device in unrolled]
-    assert seen.next_online(np.full(len(devices), float(seconds))).tolist() == expected
+    assert in_seconds(seen.next_online(np.full(len(devices), now))).tolist() == expected
     clients = np.flatnonzero(online)[::-1]
-    moments, completions = seen.tasks(seconds, 1, clients)
-    leave = seen.leave(seconds, clients)
+    moments, completions = seen.tasks(now, 1, clients)
+    leave = in_seconds(seen.leave(now, clients)) - seconds
     for i, k in enumerate(clients.tolist()):
         done, after, stays = unrolled[k].task(start + seconds, steps, upload, deadline, pause)
-        assert (completions[i], moments[i], leave[i]) == (done / steps, seconds + after, stays)
+        assert (completions[i], moments[i], leave[i]) == (done / steps, now + micro(after), stays)
 
 
 @pytest.mark.parametrize("repeat", [True, False])
 @pytest.mark.parametrize("third", [1, 2])
 def test_time_goes_on(tmp_path: Path, third: int, repeat: bool) -> None:
     """Whoever leaves between two microseconds is not there at the moment that its task has ended."""
-    seen = timeline(make(tmp_path, f"0,0,{third / 3!r},1,\n1,0,1.1,1,\n", 2, repeat=repeat))
-    now, ends = 0.0, []
+    seen = make(tmp_path, f"0,0,{third / 3!r},1,\n1,0,1.1,1,\n", 2, repeat=repeat)
+    now, ends = 0, []
     for t in range(1, 30):
-        (now,) = np.ceil(seen.next_online(np.array([now, np.inf]))[:1] * 1e6) / 1e6
-        if np.isinf(now):
+        now = int(seen.next_online(np.array([now, NEVER]))[0])
+        if now == NEVER:
             break
-        assert seen.online(now)[0]
+        assert seen.is_online(now)[0]
         (now,), (completion,) = seen.tasks(now, t, np.array([0]))
         assert completion == 0
         ends.append(now)
-    cycles = np.arange(29 if repeat else 1)
-    np.testing.assert_allclose(ends, third / 3 + 1.1 * cycles, rtol=0, atol=2e-6)
+    assert ends == [micro(third / 3) + 1_100_000 * cycle for cycle in range(29 if repeat else 1)]
 
 
 @pytest.mark.parametrize(
     ("make_it", "says"),
     [
-        (lambda phones, n: TRACES["bernoulli"](n, 0), "Bernoulli is defined by rounds.* take one of phones"),
-        (lambda phones, n: Combined(phones(), TRACES["pools"](n, 0)), "Pools is defined by rounds"),
+        (lambda phones, n: TRACES["bernoulli"](n, 0), "bernoulli is defined by rounds.* take one of phones"),
+        (lambda phones, n: Combined(phones(), TRACES["pools"](n, 0)), "pools is defined by rounds"),
         (lambda phones, n: Combined(phones(), TRACES["late"](n, 0)), "leave late out"),
         (lambda phones, n: phones(late=True), "leave late out"),
         (lambda phones, n: TRACES["lost"](n, 0), "here is none: take one of phones, recorded"),
@@ -275,6 +284,6 @@ def test_what_is_refused(make_it: Any, says: str) -> None:
 
 def test_a_deadline_beyond_the_round_is_refused_in_rounds_only() -> None:
     phones = TRACES["phones"](5, 0, deadline=700.0)
-    assert timeline(phones).online(0).shape == (5,)
+    assert timeline(phones).availability(1, 0).online.shape == (5,)
     with pytest.raises(ValueError, match="deadline is 700; it must be at most round-seconds, 600"):
         phones.round(1)

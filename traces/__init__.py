@@ -5,19 +5,16 @@ from collections.abc import Callable
 from traces.base import RoundAvailability, SeededTrace, Trace, finished_steps
 from traces.compose import Combined
 from traces.membership import Membership, parse_rounds
-from traces.patterns.bernoulli import Always, Bernoulli
-from traces.patterns.daily import Diurnal, Periodic, Sine
-from traces.patterns.labels import labels
+from traces.patterns.completions import Pools, Stragglers
 from traces.patterns.markov import Markov
 from traces.patterns.mimic import Levels, RoundRobin, TimeVarying
 from traces.patterns.min_separation import MinSeparation
-from traces.patterns.pools import Pools
-from traces.patterns.rates import rates
 from traces.patterns.replies import Late, Lost
-from traces.patterns.sessions import DrawnSessions
+from traces.patterns.sessions import ComeAndGo
 from traces.patterns.sleep import Sleep
 from traces.patterns.speeds import Speeds
-from traces.patterns.stragglers import Stragglers
+from traces.patterns.turns import Diurnal, Periodic
+from traces.rates import Always, Bernoulli, Labels, Rates, Sine
 from traces.recorded.device_log import Recorded
 from traces.recorded.device_run import DeviceRun
 from traces.recorded.fedscale import Phones
@@ -37,8 +34,8 @@ TRACES: dict[str, Callable[..., Trace]] = {
     "sleep": Sleep,
     "markov": Markov,
     "sine": Sine,
-    "rates": rates,
-    "labels": labels,
+    "rates": Rates,
+    "labels": Labels,
     "periodic": Periodic,
     "pools": Pools,
     "stragglers": Stragglers,
@@ -48,7 +45,7 @@ TRACES: dict[str, Callable[..., Trace]] = {
     "phones": Phones,
     "recorded": Recorded,
     "flash": Flash,
-    "sessions": DrawnSessions,
+    "sessions": ComeAndGo,
     "speeds": Speeds,
     "table": RoundTable,
     "run": DeviceRun,

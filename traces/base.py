@@ -1,9 +1,10 @@
 """What a trace is: the members of each round, which of them are online, and how much work they complete."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Hashable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from itertools import chain
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -31,6 +32,18 @@ class RoundAvailability(NamedTuple):
     completion: NDArray[np.float32]
 
 
+Moments = NDArray[np.int64]
+"""Moments and durations in microseconds of virtual time: who is first must not be a matter of rounding."""
+
+NEVER = 1 << 61  # later than all that happens; the sum of two is an int64
+SECOND = 1_000_000
+
+Role = Literal["clock", "rounds", "speeds", "loss", "members", "filter", "run"]
+_GAMMA = np.uint64(0x9E3779B97F4A7C15)  # SplitMix64
+_MIXING = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
+_RENAMED = {"late": "delay", "seconds": "ends (in microseconds)"}
+
+
 class Trace(ABC):
     """A pure function from the round to the availability of all clients.
 
@@ -39,12 +52,16 @@ class Trace(ABC):
 
     Attributes
     ----------
+    name : str
+        What messages call it, such as `rates`: given with the class, or the name of the class.
+    role : str
+        What it says: who is there at any moment (`clock`) or in each round (`rounds`), how fast clients are
+        (`speeds`), which replies are lost (`loss`), who is a member (`members`), or who of those whom the
+        others have take part rests (`filter`); `run` is the record of a run.
     num_clients : int
         N. Clients are numbered 0..N-1.
-    label : str
-        What its user calls it, such as `rates`; empty for one that was not named.
     has_late_replies : bool
-        Whether `late` may return anything but zeros.
+        Whether `delay` may return anything but zeros.
     devices : tuple of str
         The name of each client, N of them, "" for one without a device; empty unless the trace was recorded
         from devices with names.
@@ -53,11 +70,24 @@ class Trace(ABC):
         None unless the trace was recorded with such times.
     """
 
+    name: ClassVar[str]
+    role: ClassVar[Role] = "rounds"
     num_clients: int
-    label: str = ""
     has_late_replies: bool = False
     devices: tuple[str, ...] = ()
     dates: tuple[float, float] | None = None
+
+    def __init_subclass__(cls, name: str = "", **options: Any) -> None:
+        super().__init_subclass__(**options)
+        cls.name = name or cls.__name__
+        for old, new in _RENAMED.items():
+            if callable(vars(cls).get(old)):
+                raise TypeError(f"{cls.__name__}.{old} is called {new} in a trace: rename it")
+
+    @property
+    def drawn_by(self) -> Hashable:
+        """What its draws depend on besides the seed: two traces in which it is equal would draw the same."""
+        return type(self)
 
     @abstractmethod
     def round(self, t: int) -> RoundAvailability:
@@ -71,7 +101,7 @@ class Trace(ABC):
         """
         return np.zeros(self.num_clients, np.bool_)
 
-    def late(self, t: int) -> NDArray[np.int32]:
+    def delay(self, t: int) -> NDArray[np.int32]:
         """Return by how many rounds replies to tasks of round t are late, shape (N,); by default 0.
 
         A reply that is late by d rounds arrives in round t + d; until then the client is at work, and gets no
@@ -87,8 +117,8 @@ class Trace(ABC):
         """
         return None
 
-    def seconds(self, t: int) -> float | None:
-        """Return the virtual seconds that have passed when round t ends; None if rounds have no duration."""
+    def ends(self, t: int) -> int | None:
+        """Return when round t ends, in microseconds of virtual time; None if rounds have no duration."""
         return None
 
 
@@ -116,6 +146,43 @@ class SeededTrace(Checked, Trace):
     def rng(self, purpose: str, t: int) -> np.random.Generator:
         """Return a new generator for one purpose in round t; t = 0 for draws made once for all rounds."""
         return generator(self.seed, purpose, t)
+
+
+class Draws:
+    """The draws for one purpose, of which each client has a SplitMix64 generator of its own.
+
+    Unlike a generator of NumPy, it returns any of its numbers at once (Steele, Lea, Flood, "Fast splittable
+    pseudorandom number generators", OOPSLA 2014), for many clients together.
+    """
+
+    def __init__(self, seed: int, purpose: str) -> None:
+        sequence = np.random.SeedSequence([seed, *f"trace-{purpose}".encode()])
+        self._key = sequence.generate_state(1, np.uint64)
+
+    def uniform(self, clients: NDArray[np.intp], numbers: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Return one draw for each pair of a client and a number from 0 on, from 0 to 1, both excluded."""
+        start = _mixed(self._key + clients.astype(np.uint64) * _GAMMA)
+        bits = _mixed(start + numbers.astype(np.uint64) * _GAMMA)
+        return ((bits >> np.uint64(12)) + 0.5) / 2**52
+
+
+def _mixed(z: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Return SplitMix64's outputs for some states."""
+    for shift, factor in _MIXING:
+        z = (z ^ (z >> np.uint64(shift))) * np.uint64(factor)
+    return z ^ (z >> np.uint64(31))
+
+
+def microseconds(seconds: ArrayLike) -> Moments:
+    """Convert seconds, rounded to whole microseconds; those that are infinite or too many are `NEVER`."""
+    limited = np.clip(np.asarray(seconds, np.float64), -NEVER / SECOND, NEVER / SECOND)
+    return np.asarray(np.rint(limited * SECOND), np.int64)
+
+
+def in_seconds(moments: ArrayLike) -> NDArray[np.float64]:
+    """Convert microseconds to seconds; `NEVER` is infinite."""
+    moments = np.asarray(moments)
+    return np.where(moments >= NEVER, np.inf, moments / SECOND)
 
 
 def availability_in(trace: Trace, t: int) -> RoundAvailability:
@@ -152,21 +219,17 @@ def online_throughout(completion: NDArray[np.float32]) -> RoundAvailability:
     return RoundAvailability(everyone, everyone.copy(), completion)
 
 
-def check_kind(
-    name: str,
-    factory: Callable[..., Any],
-    kind: str,
-    own: Mapping[str, Collection[str]],
-    given: Mapping[str, Any],
-) -> None:
-    """Raise ValueError if an option is given that another kind of a trace has, but not this one.
+def check_kind(trace: Trace, kind: str, own: Mapping[str, Collection[str]]) -> None:
+    """Raise ValueError if a trace has an option that another kind of it has, but not this one.
 
-    `own` names the options of each kind, and `given` has the values of those that not all have.
+    `own` names the options of each kind.
     """
-    for option in options_of(factory).values():
-        value = given.get(option.parameter, option.default)
-        if value != option.default and option.parameter not in own[kind]:
-            raise SettingsError(f"trace {name}: {option.name} is {value}, but {kind} has no {option.name}")
+    for option in options_of(type(trace)).values():
+        value, name = getattr(trace, option.parameter), option.parameter
+        if value != option.default and name in {*chain(*own.values())} - {*own[kind]}:
+            raise SettingsError(
+                f"trace {trace.name}: {option.name} is {value}, but {kind} has no {option.name}"
+            )
 
 
 def check_round(t: int) -> None:

@@ -2,73 +2,98 @@
 
 import re
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedtide.ground.errors import SettingsError
-from traces.base import RoundAvailability, Trace, check_round, complete_if_online
-
-_NEVER = np.iinfo(np.int64).max
-
+from traces.base import (
+    NEVER,
+    SECOND,
+    Moments,
+    RoundAvailability,
+    Trace,
+    check_round,
+    complete_if_online,
+    microseconds,
+)
 
 When = int | float
 """When a client arrives or departs: an int is a round, a float a moment in virtual seconds."""
 
 
-class Membership(Trace):
+@dataclass(frozen=True)
+class Membership(Trace, name="membership"):
     """Clients that join and leave the federation; while they are members, they are online and complete.
 
     To be combined with another trace, see `Combined`. `arrivals` maps clients to the first round in which
     they are members, by default round 1; `departures` to the first in which they no longer are. A float is a
     moment in event time instead, in seconds: the first round is then the first that begins at this moment or
-    later (see `traces.timeline`). ValueError: a client does not exist, a round is below 1, a moment below 0,
-    or a client departs before or when it arrives.
+    later (see `traces.compose.timeline`). ValueError: a client does not exist, a round is below 1, a moment
+    below 0, or a client departs before or when it arrives.
     """
 
-    def __init__(
-        self, num_clients: int, arrivals: Mapping[int, When], departures: Mapping[int, When]
-    ) -> None:
-        self.num_clients, self._changes = num_clients, bool(arrivals or departures)
-        # Who has a moment has no round that matters, and the other way round.
-        self._arrival, self._from = self._columns("arrivals", arrivals, 1, -np.inf)
-        self._departure, self._until = self._columns("departures", departures, _NEVER, np.inf)
-        self._check_order("in round {}", self._arrival, self._departure)
-        self._check_order("at {:g} s", np.maximum(self._from, 0), self._until)
+    role = "members"
+    num_clients: int
+    arrivals: Mapping[int, When] = field(hash=False)
+    departures: Mapping[int, When] = field(hash=False)
+
+    def __post_init__(self) -> None:
+        for name, given in (("arrivals", self.arrivals), ("departures", self.departures)):
+            for client, when in given.items():
+                self._check(name, client, when)
+        (arrival, since), (departure, until) = self._arrivals, self._departures
+        for client in np.flatnonzero(departure <= arrival).tolist():
+            self._refuse(client, f"in round {departure[client]}", f"in round {arrival[client]}")
+        since = np.maximum(since, 0)
+        for client in np.flatnonzero(until <= since).tolist():
+            self._refuse(client, f"at {until[client] / SECOND:g} s", f"at {since[client] / SECOND:g} s")
+
+    def _check(self, name: str, client: int, when: When) -> None:
+        if not 0 <= client < self.num_clients:
+            last = self.num_clients - 1
+            raise SettingsError(f"{name}: client {client} does not exist, give clients from 0 to {last}")
+        if isinstance(when, float) and not 0 <= when < np.inf:
+            raise SettingsError(f"{name}: client {client} has moment {when:g} s, give 0 or more")
+        if not isinstance(when, float) and when < 1:
+            raise SettingsError(f"{name}: client {client} has round {when}, give 1 or more")
+
+    @staticmethod
+    def _refuse(client: int, departs: str, arrives: str) -> NoReturn:
+        raise SettingsError(
+            f"departures: client {client} departs {departs} but arrives {arrives}, let it depart after it "
+            "arrives"
+        )
+
+    # Who has a moment has no round that matters, and the other way round.
+
+    @cached_property
+    def _arrivals(self) -> tuple[NDArray[np.int64], Moments]:
+        return self._columns(self.arrivals, 1, -NEVER)
+
+    @cached_property
+    def _departures(self) -> tuple[NDArray[np.int64], Moments]:
+        return self._columns(self.departures, NEVER, NEVER)
 
     def _columns(
-        self, kind: str, given: Mapping[int, When], no_round: int, no_moment: float
-    ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        self, given: Mapping[int, When], no_round: int, no_moment: int
+    ) -> tuple[NDArray[np.int64], Moments]:
         """Return each client's round and each client's moment, shape (N,); the default where it has none."""
-        rounds = np.full(self.num_clients, no_round, np.int64)
-        moments = np.full(self.num_clients, no_moment)
+        rounds, moments = np.full(self.num_clients, no_round), np.full(self.num_clients, no_moment)
         for client, when in given.items():
-            if not 0 <= client < self.num_clients:
-                last = self.num_clients - 1
-                raise SettingsError(f"{kind}: client {client} does not exist, give clients from 0 to {last}")
             if isinstance(when, float):
-                if not 0 <= when < np.inf:
-                    raise SettingsError(f"{kind}: client {client} has moment {when:g} s, give 0 or more")
-                moments[client] = when
-            elif when < 1:
-                raise SettingsError(f"{kind}: client {client} has round {when}, give 1 or more")
+                moments[client] = microseconds(when)
             else:
                 rounds[client] = when
         return rounds, moments
 
-    def _check_order(self, at: str, arrival: NDArray[Any], departure: NDArray[Any]) -> None:
-        """Raise ValueError for a client that departs before it arrives; `at` words a time."""
-        for client in np.flatnonzero(departure <= arrival):
-            raise SettingsError(
-                f"departures: client {client} departs {at.format(departure[client])} but arrives "
-                f"{at.format(arrival[client])}, let it depart after it arrives"
-            )
-
     @property
     def by_second(self) -> bool:
         """Whether a client arrives or departs at a moment, which only event time has."""
-        return bool(np.isfinite(self._from).any() or np.isfinite(self._until).any())
+        return any(isinstance(when, float) for when in (*self.arrivals.values(), *self.departures.values()))
 
     def round(self, t: int) -> RoundAvailability:
         """Return the availability in round t (see `Trace.round`); ValueError: a client has a moment."""
@@ -77,18 +102,19 @@ class Membership(Trace):
             raise SettingsError(
                 "arrivals, departures: moments in seconds need event time, set round-ends; or give rounds"
             )
-        member = (self._arrival <= t) & (t < self._departure)
+        member = (self._arrivals[0] <= t) & (t < self._departures[0])
         return complete_if_online(member.copy())._replace(member=member)
 
-    def window(self, t: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    def window(self, t: int) -> tuple[Moments, Moments]:
         """Return between which moments round t has to begin for clients to be members in it, shape (N,) each.
 
-        Who arrives or departs by round has done so long ago, or not yet: -inf or inf.
+        From the first on, and before the second. Who arrives or departs by round has done so long ago, or not
+        yet: -`NEVER` or `NEVER`.
         """
-        if not self._changes:
-            return self._from, self._until
-        begin = np.where(self._arrival <= t, self._from, np.inf)
-        return begin, np.where(self._departure <= t, -np.inf, self._until)
+        (arrival, since), (departure, until) = self._arrivals, self._departures
+        if not self.arrivals and not self.departures:
+            return since, until
+        return np.where(arrival <= t, since, NEVER), np.where(departure <= t, -NEVER, until)
 
     def participation(self, t: int) -> NDArray[np.float64]:
         """Return 1: other traces say how often members take part (see `Trace.participation`)."""

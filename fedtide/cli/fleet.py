@@ -15,8 +15,9 @@ from fedtide.ground.errors import SettingsError
 from fedtide.ground.specs import bind
 from fedtide.ground.wording import count
 from traces import TRACES
+from traces.base import SECOND
 from traces.recorded.device_log import read_device_log
-from traces.recorded.sessions import DeviceLog
+from traces.recorded.log import DeviceLog
 
 METHODS = ["fedavg", "scheme-c", "mifa", "mimic"]  # unless others are named
 SEEDS = [0, 1, 2]
@@ -74,7 +75,7 @@ def describe_log(settings: Settings, covered: float) -> list[tuple[str, str]]:
 
 def _coverage(log: DeviceLog, round_seconds: float, num_rounds: int, covered: float) -> str:
     """Say how much of the log the rounds cover, and which settings cover all of it."""
-    length = float(log.cycle.max())
+    length = float(log.cycle.max()) / SECOND
     share = f"the rounds cover {covered / 3600:.1f} of {length / 3600:.1f} hours"
     if covered >= 0.9 * length:
         return share

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from fedtide.engine.transports.base import Transport
 from strategies import Forecast
 from traces import RoundAvailability, Trace
-from traces.base import availability_in
-from traces.compose import Combined
-from traces.timed import TimedTrace
+from traces.base import SECOND, availability_in, in_seconds
+from traces.clock import TimedTrace
+from traces.compose import parts_of
 
 
 class Clock(Protocol):
@@ -56,14 +56,15 @@ class TraceForecast:
 
     def elapsed(self, t: int) -> float:
         """See `Forecast`."""
-        return self._end(t) - self._end(t - 1)
+        return (self._end(t) - self._end(t - 1)) / SECOND
 
     def leave(self, t: int, clients: NDArray[np.intp]) -> NDArray[np.float64]:
         """See `Forecast`."""
-        return self.clock.leave(self._end(t - 1), clients)
+        begin = self._end(t - 1)
+        return in_seconds(self.clock.leave(begin, clients)) - begin / SECOND
 
-    def _end(self, t: int) -> float:
-        return self.trace.seconds(t) or 0.0
+    def _end(self, t: int) -> int:
+        return self.trace.ends(t) or 0
 
 
 class RoundClock:
@@ -73,12 +74,17 @@ class RoundClock:
         self.trace = trace
         # As several parts of the engine need the same one.
         self.round = lru_cache(maxsize=2)(partial(availability_in, trace))
-        self.lost, self.seconds = trace.lost, trace.seconds
+        self.lost = trace.lost
 
     @property
     def first(self) -> RoundAvailability:
         """Who is there in the first round."""
         return self.round(1)
+
+    def seconds(self, t: int) -> float | None:
+        """Return when round t ends; None if the trace has no clock."""
+        end = self.trace.ends(t)
+        return None if end is None else end / SECOND
 
     def is_over(self) -> bool:
         """Return False: a trace has any number of rounds."""
@@ -87,7 +93,7 @@ class RoundClock:
     def work_seconds(self, t: int, clients: NDArray[np.intp]) -> float | None:
         """Return how long clients that are online work in round t, if the trace has one clock."""
         clock = self._clock
-        return None if clock is None else float(clock.work_seconds(t, clients).sum())
+        return None if clock is None else float(clock.work_time(t, clients).sum()) / SECOND
 
     @property
     def forecast(self) -> Forecast | None:
@@ -97,8 +103,7 @@ class RoundClock:
     @property
     def _clock(self) -> TimedTrace | None:
         """The part of the trace that has a clock, if there is one such part."""
-        parts = self.trace.parts if isinstance(self.trace, Combined) else (self.trace,)
-        clocks = [part for part in parts if isinstance(part, TimedTrace)]
+        clocks = parts_of(self.trace, "clock")
         return clocks[0] if len(clocks) == 1 else None
 
 

@@ -5,17 +5,15 @@ earlier if nobody is at work any more. What becomes of a task is settled when it
 how long its client stays; the server, which does not, waits until the client has left. Nothing is trained
 here.
 
-Virtual time counts in seconds from the beginning of the trace. Every moment is a whole number of
-microseconds: otherwise 0.1 + 0.1 + 0.1 seconds would not be 0.3, and who replies first a matter of rounding.
+Moments are microseconds from the beginning of the trace; records and checkpoints have seconds.
 """
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_right, insort
 from collections.abc import Collection, Sequence
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,19 +23,19 @@ from fedtide.ground.errors import SettingsError
 from strategies import Forecast
 from strategies.core.state import StateDict, Stateful
 from traces import RoundAvailability, Trace
+from traces.base import NEVER, SECOND, in_seconds, microseconds
+from traces.clock import Tasks
+from traces.compose import timeline
 from traces.recorded.device_run import DeviceRun
-from traces.timeline import Tasks, timeline
-
-_MICROSECONDS = 1e6  # in a second
 
 
 class OpenTask(NamedTuple):
     """A task that has not ended; tasks are in the order of their ends, then of their clients."""
 
-    end: float  # when its reply arrives or, if there is none, its client is free
+    end: int  # when its reply arrives or, if there is none, its client is free
     client: int
     round: int  # in which it was given
-    begin: float
+    begin: int
     completion: float  # share of its steps that is done by then; 0: the client drops out
     lost: bool  # whether its reply is lost
 
@@ -51,12 +49,17 @@ class OpenTask(NamedTuple):
         """Why its reply does not arrive."""
         return "reply lost" if self.completion else "dropped in mid-round"
 
+    @property
+    def seconds(self) -> float:
+        """How long it takes."""
+        return (self.end - self.begin) / SECOND
+
 
 def told(ended: Sequence[OpenTask], withdrawn: Sequence[OpenTask]) -> dict[str, Any]:
     """Return what the record of a round says of the tasks that have ended in it, or were taken back."""
     return {
-        "replied": [(task.client, task.round, task.end) for task in ended if task.replies],
-        "dropped": [(task.client, task.round, task.end) for task in ended if not task.replies],
+        "replied": [(task.client, task.round, task.end / SECOND) for task in ended if task.replies],
+        "dropped": [(task.client, task.round, task.end / SECOND) for task in ended if not task.replies],
         "withdrawn": [(task.client, task.round) for task in withdrawn],
     }
 
@@ -87,11 +90,11 @@ class EventClock(Stateful):
 
     def _start(self, trace: Trace) -> None:
         """Begin with nobody at work."""
-        self.trace, self.now = trace, 0.0
+        self.trace, self.now = trace, 0
         self.tasks: list[OpenTask] = []
         self._round = 0
         self.now = self._first_moment(1)
-        if math.isinf(self.now):
+        if self.now >= NEVER:
             raise SettingsError("trace: no member is ever online, so that no round can begin")
         self.begin = self.now
         self._there = self._before = self._availability(1, self.now)
@@ -119,14 +122,14 @@ class EventClock(Stateful):
 
     def seconds(self, t: int) -> float:
         """Return when the present round, t, has ended."""
-        return self.now
+        return self.now / SECOND
 
     def work_seconds(self, t: int, clients: NDArray[np.intp]) -> None:
         """Return None: how long a task took is known when its reply arrives."""
 
     def is_over(self) -> bool:
         """Whether nobody is at work, and nobody will be online any more."""
-        return not self.tasks and math.isinf(self._first_moment(self._round + 1))
+        return not self.tasks and self._first_moment(self._round + 1) >= NEVER
 
     @property
     def forecast(self) -> Forecast | None:
@@ -135,11 +138,11 @@ class EventClock(Stateful):
 
     def elapsed(self, t: int) -> float:
         """Return how long the present round, t, took."""
-        return self.now - self.begin
+        return (self.now - self.begin) / SECOND
 
     def leave(self, t: int, clients: NDArray[np.intp]) -> NDArray[np.float64]:
         """Return how long clients stay from the beginning of the present round, t, on, shape (K,)."""
-        return self.timeline.leave(self.begin, clients)
+        return in_seconds(self.timeline.clock.leave(self.begin, clients)) - self.begin / SECOND
 
     # The tasks of a round
 
@@ -177,37 +180,45 @@ class EventClock(Stateful):
 
     # Resuming
 
+    def state_dict(self) -> StateDict:
+        """Return when the present round began and has ended, and the open tasks, in seconds."""
+        tasks = [(t.end / SECOND, t.client, t.round, t.begin / SECOND, *t[4:]) for t in self.tasks]
+        return super().state_dict() | {
+            "begin": self.begin / SECOND,
+            "now": self.now / SECOND,
+            "tasks": tasks,
+        }
+
     def load_state_dict(self, state: StateDict) -> None:
         """Restore a state that `state_dict` returned."""
         super().load_state_dict(state)
-        self.tasks = [OpenTask(*task) for task in self.tasks]
+        self.begin, self.now = microseconds([self.begin, self.now]).tolist()
+        tasks = (OpenTask(*task) for task in self.tasks)
+        self.tasks = [
+            t._replace(end=int(microseconds(t.end)), begin=int(microseconds(t.begin))) for t in tasks
+        ]
         self._there = self._availability(self._round or 1, self.begin)
 
     # Details
 
     def _outcome(self, clients: NDArray[np.intp]) -> Tasks:
         """Return what becomes of tasks of the present round, shape (K,)."""
-        return self.timeline.tasks(self.now, self._round, clients)
+        return self.timeline.clock.tasks(self.now, self._round, clients)
 
-    def _last_moment(self) -> float:
-        """Return that of the B-th reply of those at work; infinite: there are fewer, and all of them end."""
+    def _last_moment(self) -> int:
+        """Return that of the B-th reply of those at work; `NEVER`: there are fewer, and all of them end."""
         replies = (task.end for task in self.tasks if task.replies)
-        return next(islice(replies, self.replies - 1, None), math.inf)
+        return next(islice(replies, self.replies - 1, None), NEVER)
 
-    def _availability(self, t: int, now: float) -> RoundAvailability:
+    def _availability(self, t: int, now: int) -> RoundAvailability:
         """Return who is there in round t, if it begins now."""
         return self.timeline.availability(t, now)
 
-    def _first_moment(self, t: int) -> float:
+    def _first_moment(self, t: int) -> int:
         """Return the first moment from now on at which a member is online, if round t then begins."""
-        begin, end = self.timeline.window(t)
-        moments = self.timeline.next_online(np.maximum(begin, self.now))
-        first = float(np.where(moments < end, moments, math.inf).min(initial=math.inf))
-        if math.isinf(first) or first <= self.now:
-            return max(first, self.now)
-        # The nearest microsecond may be a little too early.
-        nearest, following = ((round(first * _MICROSECONDS) + k) / _MICROSECONDS for k in range(2))
-        return nearest if self._availability(t, nearest).online.any() else following
+        begin, end = self.timeline.membership.window(t)
+        moments = self.timeline.clock.next_online(np.maximum(begin, self.now))
+        return int(np.where(moments < end, moments, NEVER).min(initial=NEVER))
 
 
 class ReplayedClock(EventClock):
@@ -243,20 +254,20 @@ class ReplayedClock(EventClock):
     def _outcome(self, clients: NDArray[np.intp]) -> Tasks:
         return self.run.tasks(self._round, clients)
 
-    def _last_moment(self) -> float:
-        return self.run.seconds(self._round)
+    def _last_moment(self) -> int:
+        return self.run.ends(self._round)
 
-    def _availability(self, t: int, now: float) -> RoundAvailability:
+    def _availability(self, t: int, now: int) -> RoundAvailability:
         return self.run.round(t)
 
-    def _first_moment(self, t: int) -> float:
-        return math.inf if self.run.is_over(t) else self.now
+    def _first_moment(self, t: int) -> int:
+        return NEVER if self.run.is_over(t) else self.now
 
 
 def make_clock(trace: Trace, round_ends: int) -> Clock:
     """Return the clock of event time, or that of the trace's rounds; see the setting `round_ends`."""
     if not round_ends:
         return RoundClock(trace)
-    if isinstance(trace, DeviceRun):
-        return ReplayedClock(trace, round_ends)
+    if trace.role == "run":
+        return ReplayedClock(cast(DeviceRun, trace), round_ends)
     return EventClock(trace, round_ends)

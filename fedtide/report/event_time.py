@@ -18,6 +18,7 @@ from fedtide.report.participation import BY_REASON, State
 from strategies import FlatParameters, Layout, Roster
 from strategies.fedavg import FedAvg, FedAvgOptions
 from traces import Trace, finished_steps
+from traces.base import SECOND
 
 
 class Outcome(IntEnum):
@@ -151,8 +152,8 @@ def play(settings: Settings, trace: Trace) -> Iterator[Record]:
         completion = np.array([task.completion for task in replied])
         yield {
             "round": t,
-            "begin": clock.begin,
-            "virtual_seconds": clock.now,
+            "begin": clock.begin / SECOND,
+            "virtual_seconds": clock.now / SECOND,
             "members": int(there.member.sum()),
             "online": int(there.online.sum()),
             "selected": asked.tolist(),
@@ -169,7 +170,7 @@ def play(settings: Settings, trace: Trace) -> Iterator[Record]:
             **told(ended, withdrawn),
         }
         version += bool(replied)
-        if clock.is_over() or 0 < settings.until <= clock.now:
+        if clock.is_over() or 0 < settings.until <= clock.now / SECOND:
             return
 
 

@@ -16,7 +16,8 @@ from fedtide.engine.transports.late import LATE
 from fedtide.federation import Federation
 from fedtide.report import plots
 from traces import RoundAvailability, Trace
-from traces.timeline import timeline
+from traces.base import microseconds
+from traces.compose import timeline
 
 States = NDArray[np.int8]
 
@@ -218,7 +219,7 @@ def _availability(trace: Trace | str, in_event_time: bool) -> Callable[[Record],
         known = timeline(trace)
     except ValueError as error:  # the trace has no event time
         return str(error)
-    return lambda record: known.availability(record["round"], record["begin"])
+    return lambda record: known.availability(record["round"], int(microseconds(record["begin"])))
 
 
 def states_of(

@@ -34,6 +34,7 @@ from fedtide.report.plots import Figure, Table, values_table
 from fedtide.report.trace_statistics import TraceReport, observe, statistics_of
 from fedtide.report.trace_texts import Line, describe, describe_timeline
 from traces import Trace
+from traces.base import SECOND
 
 # The settings that the page depends on: availability, numbers of steps and of examples.
 SHOWN = (
@@ -117,8 +118,8 @@ def participation_of(trace: Trace, report: TraceReport, grid: StateGrid) -> Part
     """Return the participation in all rounds of a trace that were observed."""
     late = "Late work arrives in a later round. Until then its client gets no new task, which is not shown."
     notes = [*([late] if trace.has_late_replies else []), *grid.notes]
-    seconds = [trace.seconds(t) for t in grid.rounds]
-    hours = None if seconds[-1] is None else np.array(seconds, np.float64) / 3600
+    ends = [trace.ends(t) for t in grid.rounds]
+    hours = None if ends[-1] is None else np.array(ends, np.float64) / SECOND / 3600
     online, took_part = (np.array(shares, np.float64) for shares in (report.online, report.took_part))
     return Participation(grid, online, took_part, hours, notes, trace.devices, began_at(trace, hours))
 

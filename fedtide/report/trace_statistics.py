@@ -15,7 +15,7 @@ from fedtide.report.event_time import EventTasks, Outcome
 from fedtide.report.participation import State, States
 from strategies.schemes import scheme_a, scheme_b, scheme_c
 from traces import RoundAvailability, Trace, finished_steps
-from traces.base import availability_in
+from traces.base import SECOND, availability_in
 
 SCHEMES = {"scheme-a": scheme_a, "scheme-b": scheme_b, "scheme-c": scheme_c}
 NAMED = 3  # clients listed at each end of a ranking
@@ -108,7 +108,7 @@ def observe(
         steps = finished_steps(now.completion, planned)
         states = _states(now, steps, planned, trace.lost(t))
         replied = states >= State.INCOMPLETE
-        late = replied & (trace.late(t) > 0) if trace.has_late_replies else np.zeros(n, np.bool_)
+        late = replied & (trace.delay(t) > 0) if trace.has_late_replies else np.zeros(n, np.bool_)
         on_round(t, np.where(late, np.int8(State.LATE), states))
         counts += np.bincount(states, minlength=len(State))
         rounds_with += np.stack([now.member, replied])
@@ -135,7 +135,7 @@ def observe(
     return TraceReport(
         num_clients=n,
         num_rounds=num_rounds,
-        virtual_seconds=trace.seconds(num_rounds),
+        virtual_seconds=None if (end := trace.ends(num_rounds)) is None else end / SECOND,
         online=online,
         took_part=took_part,
         sessions=sessions.lengths(),

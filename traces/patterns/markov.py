@@ -17,7 +17,7 @@ Spell = Annotated[float, Range(least=1)]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Markov(SeededTrace):
+class Markov(SeededTrace, name="markov"):
     """A two-state Markov chain per client, given by the mean lengths of its spells online and offline.
 
     An online client goes offline before the next round with probability 1 / on, and an offline one comes back

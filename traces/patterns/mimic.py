@@ -16,7 +16,7 @@ _MINIMUM = 2  # clients online in every round of the authors' code
 
 
 @dataclass(frozen=True, kw_only=True)
-class RoundRobin(SeededTrace):
+class RoundRobin(SeededTrace, name="round-robin"):
     """Client i is online once every tau_i rounds: absences are bounded (MimiC 7.1, scenario 1).
 
     `paper`: tau_i is uniform on 0..tau_max (0, like 1, means always online), and the phase of each client's
@@ -58,7 +58,7 @@ class RoundRobin(SeededTrace):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Levels(SeededTrace):
+class Levels(SeededTrace, name="levels"):
     """Five static probabilities of being online: client i has lowest + (i mod 5) (1 - lowest) / 4.
 
     MimiC 7.1, scenario 2, has one probability for all clients (`bernoulli`); the five levels, up to 1, are
@@ -86,7 +86,7 @@ class Levels(SeededTrace):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TimeVarying(SeededTrace):
+class TimeVarying(SeededTrace, name="time-varying"):
     """A fixed number of clients, drawn each round with random weights (MimiC 7.1, scenario 3).
 
     In each round every client draws a weight a_i uniformly from [1, 10]; then P N clients are drawn without

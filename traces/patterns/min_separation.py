@@ -16,7 +16,7 @@ from traces.base import RoundAvailability, SeededTrace, complete_if_online
 
 
 @dataclass(frozen=True, kw_only=True)
-class MinSeparation(SeededTrace):
+class MinSeparation(SeededTrace, name="min-separation"):
     """Whoever took part in round t is offline up to round t + R - 1. Meant for `...+min-separation:R=`.
 
     Taking part is being online, finishing a step, and having a reply that is not lost, as if all were asked
@@ -29,6 +29,7 @@ class MinSeparation(SeededTrace):
         is one less: the rounds in between.
     """
 
+    role = "filter"
     R: Count = 5
 
     def availability(self, t: int) -> RoundAvailability:

@@ -8,11 +8,11 @@ from numpy.typing import NDArray
 
 from fedtide.ground.allowed import Range, Share
 from traces.base import RoundAvailability, SeededTrace, complete_if_online
-from traces.patterns.bernoulli import Always
+from traces.rates import Always
 
 
 @dataclass(frozen=True, kw_only=True)
-class Lost(Always):
+class Lost(Always, name="lost"):
     """All clients are online and complete; each reply is lost with probability p. Meant for `...+lost:p=`.
 
     Attributes
@@ -21,6 +21,7 @@ class Lost(Always):
         Probability of losing a reply, independently for each client and round.
     """
 
+    role = "loss"
     p: Share = 0.05
 
     def participation(self, t: int) -> NDArray[np.float64]:
@@ -33,7 +34,7 @@ class Lost(Always):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Late(SeededTrace):
+class Late(SeededTrace, name="late"):
     """All clients are online and complete; each reply is late with probability p. Meant for `...+late:p=`.
 
     A late reply comes 1 to `rounds` rounds after the round of its task, each as likely as the others. Until
@@ -56,8 +57,8 @@ class Late(SeededTrace):
         """Return the availability in round t (see `Trace.round`)."""
         return complete_if_online(np.ones(self.num_clients, np.bool_))
 
-    def late(self, t: int) -> NDArray[np.int32]:
-        """Return by how many rounds replies to tasks of round t are late (see `Trace.late`)."""
+    def delay(self, t: int) -> NDArray[np.int32]:
+        """Return by how many rounds replies to tasks of round t are late (see `Trace.delay`)."""
         drawn = self.rng("late", t).random((self.num_clients, 2), dtype=np.float32)
         rounds = 1 + (drawn[:, 1] * self.rounds).astype(np.int32)
         return np.where(drawn[:, 0] < self.p, np.minimum(rounds, self.rounds), 0).astype(np.int32)

@@ -1,6 +1,7 @@
 """Clients that are online while their users sleep."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Annotated
 
 import numpy as np
@@ -16,7 +17,7 @@ _DAY = 86400.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sleep(SeededTrace):
+class Sleep(SeededTrace, name="sleep"):
     """Each client is online for eight hours per day, those in which its user posts least.
 
     Yan et al., "FedLaAvg", 6.1.3, for Sentiment140. The posts come from a file of `client,seconds`, of which
@@ -33,22 +34,23 @@ class Sleep(SeededTrace):
     file
         Posts of each client as CSV or JSON lines (see `traces.files.tables`): `client` is 0..N-1, `seconds`
         counts from any midnight.
-    begin : (N,) float64
-        Seconds after midnight at which each client comes online.
     """
 
     period: Count = 120
     hours: Annotated[float, Range(above=0, most=24)] = 8.0
     file: str = ""
-    begin: NDArray[np.float64] = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        begin = self.rng("sleep", 0).random(self.num_clients) * _DAY
+        _ = self.begin  # reads the file
+
+    @cached_property
+    def begin(self) -> NDArray[np.float64]:
+        """Seconds after midnight at which each client comes online, shape (N,)."""
         if self.file:
             posts = _read_posts(self.file, self.num_clients)
-            begin = np.array([quietest(own, self.hours * 3600) for own in posts])
-        object.__setattr__(self, "begin", begin)
+            return np.array([quietest(own, self.hours * 3600) for own in posts])
+        return self.rng("sleep", 0).random(self.num_clients) * _DAY
 
     def availability(self, t: int) -> RoundAvailability:
         """Return the availability in round t (see `Trace.round`)."""

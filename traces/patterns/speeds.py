@@ -1,28 +1,30 @@
 """Speeds that are drawn: how long tasks take where no recording says it."""
 
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtide.ground.allowed import Count, NotNegative, Positive, checked
+from fedtide.ground.allowed import Count, NotNegative, Positive
 from fedtide.ground.errors import SettingsError
-from traces.base import RoundAvailability, SeededTrace, check_kind
-from traces.draws import Draws
+from traces.base import Draws, RoundAvailability, SeededTrace, check_kind
 
 _OWN = {"lognormal": ("median", "spread"), "exponential": ("seconds",), "uniform": ("low", "high")}
 
 
-class Speeds(SeededTrace):
+@dataclass(frozen=True, kw_only=True)
+class Speeds(SeededTrace, name="speeds"):
     """Speeds of clients, for a trace with a clock as in `phones+speeds`: lognormal, exponential or uniform.
 
     With `lognormal`, a client has the same speed in all rounds. With `exponential` and `uniform`, the time
     that a task of E steps takes is drawn for each client and round. They hold where a recording has no speed
     of its own; the factors of `groups` hold for those recorded, too. Without any other trace with a clock,
-    all clients are always online in event time (see `traces.timeline`); in rounds, where such speeds would
-    have no effect, they are refused.
+    all clients are always online in event time (see `traces.compose.timeline`); in rounds, where such speeds
+    would have no effect, they are refused.
 
-    Parameters
+    Attributes
     ----------
     kind
         How speeds are drawn.
@@ -40,32 +42,32 @@ class Speeds(SeededTrace):
         E, if there is no other trace with a clock; the run's --local-steps unless given.
     """
 
-    @checked
-    def __init__(
-        self,
-        num_clients: int,
-        seed: int,
-        *,
-        kind: Literal["lognormal", "exponential", "uniform"] = "lognormal",
-        median: Positive = 1.0,
-        spread: NotNegative = 0.5,
-        seconds: Positive = 10.0,
-        low: Positive = 1.0,
-        high: Positive = 2.0,
-        groups: str = "",
-        factors: str = "",
-        local_steps: Count = 10,
-    ) -> None:
-        super().__init__(num_clients, seed)
-        own = {"median": median, "spread": spread, "seconds": seconds, "low": low, "high": high}
-        check_kind("speeds", Speeds, kind, _OWN, own)
-        if low > high:
-            raise SettingsError(f"trace speeds: low is {low:g}; it must be at most high, {high:g}")
-        self.local_steps = local_steps
-        self.factor = _factors(groups, factors, num_clients)  # of each client, shape (N,)
-        self._kind, self._mean, self._low, self._high = kind, seconds, low, high
-        self._own = median * np.exp(spread * self.rng("speeds", 0).standard_normal(num_clients))
-        self._draws = Draws(seed, "speeds")
+    role = "speeds"
+    kind: Literal["lognormal", "exponential", "uniform"] = "lognormal"
+    median: Positive = 1.0
+    spread: NotNegative = 0.5
+    seconds: Positive = 10.0
+    low: Positive = 1.0
+    high: Positive = 2.0
+    groups: str = ""
+    factors: str = ""
+    local_steps: Count = 10
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_kind(self, self.kind, _OWN)
+        if self.low > self.high:
+            raise SettingsError(f"trace speeds: low is {self.low:g}; it must be at most high, {self.high:g}")
+        _ = self.factor  # reads groups and factors
+
+    @cached_property
+    def factor(self) -> NDArray[np.float64]:
+        """What each client's speeds are multiplied by, shape (N,)."""
+        return _factors(self.groups, self.factors, self.num_clients)
+
+    @cached_property
+    def _own(self) -> NDArray[np.float64]:
+        return self.median * np.exp(self.spread * self.rng("speeds", 0).standard_normal(self.num_clients))
 
     def availability(self, t: int) -> RoundAvailability:
         """Raise ValueError: without a clock, speeds have no meaning in rounds."""
@@ -76,12 +78,12 @@ class Speeds(SeededTrace):
 
     def drawn(self, t: int, clients: NDArray[np.intp], steps: int) -> NDArray[np.float64]:
         """Return speeds for tasks of E steps of round t, without factors, in steps per second, shape (K,)."""
-        if self._kind == "lognormal":
+        if self.kind == "lognormal":
             return self._own[clients]
-        uniform = self._draws.uniform(clients, np.full(len(clients), t))
-        if self._kind == "exponential":
-            return steps / (-np.log(uniform) * self._mean)
-        return steps / (self._low + (self._high - self._low) * uniform)
+        uniform = Draws(self.seed, "speeds").uniform(clients, np.full(len(clients), t))
+        if self.kind == "exponential":
+            return steps / (-np.log(uniform) * self.seconds)
+        return steps / (self.low + (self.high - self.low) * uniform)
 
 
 def _factors(groups: str, factors: str, num_clients: int) -> NDArray[np.float64]:

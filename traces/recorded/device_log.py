@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -12,37 +13,33 @@ from numpy.typing import NDArray
 from fedtide.ground.errors import SettingsError
 from traces.files.clients import Clients
 from traces.files.tables import INSTEAD, Block, Table
-from traces.recorded.clock import VirtualClock
 from traces.recorded.fleet_log import ALIASES, OPTIONAL, REQUIRED, FleetLog
-from traces.recorded.sessions import (
+from traces.recorded.log import (
     FASTEST,
     LATEST,
     OPEN,
     SHORTEST,
     SLOWEST,
     DeviceLog,
-    Sessions,
+    RawSessions,
     check_rate,
     check_session,
 )
+from traces.recorded.recording import Recording
 
 
-class Recorded(VirtualClock):
-    """Clients that replay a device log on a virtual clock (see `VirtualClock`).
+@dataclass(frozen=True, kw_only=True)
+class Recorded(Recording, name="recorded"):
+    """Clients that replay a device log on a virtual clock (see `Recording`).
 
     The file has a session per line, as CSV or JSON lines (see `read_device_log`): client or device, start and
     end. Clients are 0..N-1; devices with names are the data's clients of the same names or, where these have
     none, become clients in order of first appearance.
     """
 
-    name = "recorded"
-
-    def _read_log(self, file: str) -> tuple[DeviceLog, NDArray[np.intp]]:
+    def read(self) -> tuple[DeviceLog, NDArray[np.intp]]:
         """Read the device log; client k is device k."""
-        log = read_device_log("trace recorded", file, self.num_clients, self._client_names)
-        if log.dated:
-            first = float(log.origin[0])
-            self.dates = first + self._begin, first + float(log.cycle[0])
+        log = read_device_log("trace recorded", self.file, self.num_clients, self._names)
         return log, np.arange(self.num_clients)
 
 
@@ -91,10 +88,16 @@ def read_device_log(reader: str, path: str, num_clients: int, client_names: Sequ
     rows = np.flatnonzero(client >= 0)
     if len(rows) < len(client):
         client, values = client[rows], values[rows]
-    sessions = Sessions(client, *values[:, 1:].T)
-    origin, cycle = np.full(num_clients, begin), np.full(num_clients, finish - begin)
-    about = (clients.names, fleet.dated, fleet.shown)
-    return DeviceLog.build(sessions, origin, cycle, lambda i: place_of(int(rows[i])), *about)
+    sessions = RawSessions(client, *values[:, 1:].T)
+    return DeviceLog.build(
+        sessions,
+        np.full(num_clients, begin),
+        np.full(num_clients, finish),
+        lambda i: place_of(int(rows[i])),
+        clients.names,
+        fleet.dated,
+        fleet.shown,
+    )
 
 
 def _log_files(reader: str, path: str) -> list[str]:

@@ -4,6 +4,8 @@ import math
 import re
 from bisect import bisect_left
 from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate, count
 from typing import Any, NamedTuple
 
@@ -11,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtide.ground.errors import SettingsError
-from traces.base import RoundAvailability, SeededTrace
+from traces.base import RoundAvailability, SeededTrace, microseconds
+from traces.clock import Tasks
 from traces.files.lines import decode_line, json_object, open_data
-from traces.timeline import Tasks
 
 _MAX_RECORD_BYTES = 16 << 20
 _GIVE = "give metrics.jsonl of a run on devices"
@@ -43,7 +45,8 @@ class _Round(NamedTuple):
     seconds: float
 
 
-class DeviceRun(SeededTrace):
+@dataclass(frozen=True, kw_only=True)
+class DeviceRun(SeededTrace, name="run"):
     """Clients that do what they did in a run on devices, given by its `metrics.jsonl`.
 
     Who was connected and free is online; who was asked and whose reply did not count drops out. A client that
@@ -54,7 +57,7 @@ class DeviceRun(SeededTrace):
     they ended there. A client that was not asked in a round would have taken as many rounds as for its last
     task. Without `round_ends`, it is replayed by rounds, as any other.
 
-    Parameters
+    Attributes
     ----------
     file : str
         `metrics.jsonl` of a run on devices.
@@ -63,18 +66,53 @@ class DeviceRun(SeededTrace):
         otherwise nobody is online from then on.
     """
 
-    def __init__(self, num_clients: int, seed: int, *, file: str = "", repeat: bool = True) -> None:
-        super().__init__(num_clients, seed)
-        records = list(_read_records(file, num_clients))
-        self._rounds = _rounds(records)
-        self._repeat, self.num_rounds = repeat, len(records)
-        self.has_late_replies = any(r.late for r in self._rounds)
-        self.round_ends: int = records[0]["round_ends"]  # B; 0: its rounds were not those of event time
-        self._passed = [*accumulate((r.seconds for r in self._rounds), initial=0.0)]
+    role = "run"
+    file: str = ""
+    repeat: bool = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _ = self._ends, self._passed  # reads the file
+
+    @cached_property
+    def _records(self) -> list[Record]:
+        return list(_read_records(self.file, self.num_clients))
+
+    @cached_property
+    def _rounds(self) -> list[_Round]:
+        return _rounds(self._records)
+
+    @cached_property
+    def _ends(self) -> list[dict[int, int]]:
+        """When the tasks of each round ended, by client, in event time."""
+        if not self.round_ends:
+            return []
+        _check_event_time(self.file, self._records, self.num_clients)
+        return _ends(self._records)
+
+    @cached_property
+    def _passed(self) -> list[int]:
+        """When the first round began, and when each round ended."""
         if self.round_ends:
-            _check_event_time(file, records, num_clients)
-            self._passed = [0.0, *(record["virtual_seconds"] for record in records)]
-            self._ends = _ends(records)
+            seconds = [0.0, *(record["virtual_seconds"] for record in self._records)]
+        else:
+            seconds = [*accumulate((r.seconds for r in self._rounds), initial=0.0)]
+        return [int(moment) for moment in microseconds(seconds)]
+
+    @property
+    def num_rounds(self) -> int:
+        """How many rounds the run had."""
+        return len(self._rounds)
+
+    @property
+    def round_ends(self) -> int:
+        """B, the replies that ended a round; 0: its rounds were not those of event time."""
+        return int(self._records[0]["round_ends"])
+
+    @cached_property
+    def has_late_replies(self) -> bool:  # type: ignore[override]
+        """Whether a reply was late (see `Trace`)."""
+        return any(r.late for r in self._rounds)
 
     def availability(self, t: int) -> RoundAvailability:
         """Return the availability in round t (see `Trace.round`)."""
@@ -94,27 +132,27 @@ class DeviceRun(SeededTrace):
             lost[now.lost] = True
         return lost
 
-    def late(self, t: int) -> NDArray[np.int32]:
-        """Return by how many rounds replies to tasks of round t are late (see `Trace.late`)."""
-        late = np.zeros(self.num_clients, np.int32)
+    def delay(self, t: int) -> NDArray[np.int32]:
+        """Return by how many rounds replies to tasks of round t are late (see `Trace.delay`)."""
+        delay = np.zeros(self.num_clients, np.int32)
         if (now := self._of(t)) is not None:
-            late[[*now.late]] = [*now.late.values()]
-        return late
+            delay[[*now.late]] = [*now.late.values()]
+        return delay
 
-    def seconds(self, t: int) -> float:
-        """Return the seconds that the run took until the end of round t (see `Trace.seconds`)."""
+    def ends(self, t: int) -> int:
+        """Return when round t ended, in microseconds (see `Trace.ends`)."""
         cycles, rest = divmod(t, self.num_rounds)
         return cycles * self._passed[-1] + self._passed[rest]
 
     def tasks(self, t: int, clients: NDArray[np.intp]) -> Tasks:
         """Return what becomes of tasks of round t in event time; clients have shape (K,)."""
-        passed = self.seconds(t) - self._passed[(t - 1) % self.num_rounds + 1]
+        passed = self.ends(t) - self._passed[(t - 1) % self.num_rounds + 1]
         ends = self._ends[(t - 1) % self.num_rounds]
         moments = [
-            passed + ends[k] if k in ends else self.seconds(t + self._rounds_taken(t, k))
+            passed + ends[k] if k in ends else self.ends(t + self._rounds_taken(t, k))
             for k in clients.tolist()
         ]
-        return Tasks(np.array(moments, np.float64), self.round(t).completion[clients].astype(np.float64))
+        return Tasks(np.array(moments, np.int64), self.round(t).completion[clients].astype(np.float64))
 
     def is_over(self, t: int) -> bool:
         """Whether the recording is over before round t."""
@@ -128,7 +166,7 @@ class DeviceRun(SeededTrace):
 
     def _of(self, t: int) -> _Round | None:
         """Return the recorded round that is replayed in round t; None: the recording is over."""
-        if t > self.num_rounds and not self._repeat:
+        if t > self.num_rounds and not self.repeat:
             return None
         return self._rounds[(t - 1) % self.num_rounds]
 
@@ -207,23 +245,23 @@ def _check_event_time(file: str, records: list[Record], num_clients: int) -> Non
         before = end
 
 
-def _ends(records: list[Record]) -> list[dict[int, float]]:
+def _ends(records: list[Record]) -> list[dict[int, int]]:
     """Return when the tasks of each round ended, by client; those without a reply: with the round.
 
     What was open at the end of the recording ends after it.
     """
-    ends: list[dict[int, float]] = [{} for _ in records]
+    ends: list[dict[int, int]] = [{} for _ in records]
     given: dict[int, int] = {}  # the index of the round of each client's task
-    before = 0.0
+    before = 0
     for t, record in enumerate(records):
         for client in given.keys() - set(record["at_work"]):
             ends[given.pop(client)].setdefault(client, before)
         given |= dict.fromkeys(record["selected"], t)
         for client, task, moment in record["replied"]:
-            ends[task - 1][client] = moment
-        before = record["virtual_seconds"]
+            ends[task - 1][client] = int(microseconds(moment))
+        before = int(microseconds(record["virtual_seconds"]))
     for client, t in given.items():
-        ends[t].setdefault(client, before + 1e-6)
+        ends[t].setdefault(client, before + 1)
     return ends
 
 

@@ -1,5 +1,6 @@
 """FedScale's phones: when they were charging, and how fast they were."""
 
+from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -10,16 +11,17 @@ from numpy.typing import NDArray
 from fedtide.ground.errors import SettingsError
 from fedtide.ground.numbers import exact
 from traces.files.documents import number, read_document
-from traces.recorded.clock import VirtualClock
-from traces.recorded.sessions import LATEST, SHORTEST, DeviceLog, Sessions, check_rate, check_session
+from traces.recorded.log import LATEST, SHORTEST, DeviceLog, RawSessions, check_rate, check_session
+from traces.recorded.recording import Recording
 
 # In FedScale, training on an example takes three times as long as an inference; `computation` is in ms.
 _INFERENCES_PER_STEP = 3 * 10
 _BYTES_PER_KILOBIT = 125
 
 
-class Phones(VirtualClock):
-    """Phones that replay FedScale's availability data on a virtual clock (see `VirtualClock`).
+@dataclass(frozen=True, kw_only=True)
+class Phones(Recording, name="phones"):
+    """Phones that replay FedScale's availability data on a virtual clock (see `Recording`).
 
     By default these are the 100 phones in this package, the most available of FedScale's 107,749 (see
     docs/traces.md); online means charging. `file` gives another part of FedScale's data, as JSON or as the
@@ -28,12 +30,9 @@ class Phones(VirtualClock):
     if these have any. Each phone's recording starts over at its own end.
     """
 
-    name = "phones"
-
-    def _read_log(self, file: str) -> tuple[DeviceLog, NDArray[np.intp]]:
+    def read(self) -> tuple[DeviceLog, NDArray[np.intp]]:
         """Read the phones and draw one per client."""
-        file = file or str(shipped_phones())
-        return self._assign_devices(f"trace phones: {file}", read_fedscale("trace phones", file))
+        return self.assign_devices(read_fedscale("trace phones", self.file or str(shipped_phones())))
 
 
 def shipped_phones() -> Path:
@@ -82,7 +81,7 @@ def read_fedscale(reader: str, path: str) -> DeviceLog:
         )
     start, end = np.array(times).T
     return DeviceLog.build(
-        Sessions(device, start, end, *np.array(speeds).T),
+        RawSessions(device, start, end, *np.array(speeds).T),
         np.zeros(len(cycle)),
         np.array(cycle),
         lambda i: places[device[i]],

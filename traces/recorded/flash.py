@@ -1,6 +1,7 @@
 """FLASH's state traces: phones with screen, battery and network events."""
 
 import re
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -10,8 +11,8 @@ from numpy.typing import NDArray
 from fedtide.ground.errors import SettingsError
 from fedtide.ground.numbers import exact
 from traces.files.documents import read_document
-from traces.recorded.clock import VirtualClock
-from traces.recorded.sessions import DeviceLog, Sessions
+from traces.recorded.log import DeviceLog, RawSessions
+from traces.recorded.recording import Recording
 
 _MESSAGE = re.compile(r"([0-9]{4}-[0-9]{2}-[0-9]{2}) +([0-9]{2}:[0-9]{2}:[0-9]{2}) *\t\s*(\S+)", re.ASCII)
 _LEVEL = re.compile(r"[0-9.]+%")  # of the battery
@@ -29,19 +30,18 @@ _EVENTS: dict[str, tuple[str, bool]] = {
 _NEEDED = {"locked", "charging", "wifi"}  # to be online
 
 
-class Flash(VirtualClock):
-    """Phones that replay FLASH's state traces on a virtual clock (see `VirtualClock`).
+@dataclass(frozen=True, kw_only=True)
+class Flash(Recording, name="flash"):
+    """Phones that replay FLASH's state traces on a virtual clock (see `Recording`).
 
     Online means locked, charging and on Wi-Fi, as in FLASH. Clients are assigned phones at random, by the
     seed, each phone at most once; phones with names, not numbers, are the data's clients of the same names,
     if these have any. All phones share the calendar; each recording starts over at its own end.
     """
 
-    name = "flash"
-
-    def _read_log(self, file: str) -> tuple[DeviceLog, NDArray[np.intp]]:
+    def read(self) -> tuple[DeviceLog, NDArray[np.intp]]:
         """Read the phones and draw one per client."""
-        return self._assign_devices(f"trace flash: {file}", read_flash("trace flash", file))
+        return self.assign_devices(read_flash("trace flash", self.file))
 
 
 def read_flash(reader: str, path: str) -> DeviceLog:
@@ -73,9 +73,9 @@ def read_flash(reader: str, path: str) -> DeviceLog:
     start, end = np.array(sessions).T
     unknown = np.full(len(sessions), np.nan)
     return DeviceLog.build(
-        Sessions(device, start, end, unknown, unknown),
+        RawSessions(device, start, end, unknown, unknown),
         begin,
-        np.where(finish > begin, finish - begin, 1.0),  # any length for phones without sessions
+        np.where(finish > begin, finish, begin + 1),  # any length for phones without sessions
         lambda i: f"{reader}: {path}",
         () if exact([*content]) else tuple(name.strip() for name in content),
     )

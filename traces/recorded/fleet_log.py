@@ -9,7 +9,7 @@ from fedtide.ground.errors import SettingsError
 from traces.files.clients import Clients
 from traces.files.lines import alike, finite_number
 from traces.files.tables import Row
-from traces.recorded.sessions import OPEN, seconds
+from traces.recorded.log import OPEN, seconds
 
 REQUIRED, OPTIONAL = ("client", "start", "end"), ("steps_per_second", "up_bytes_per_second")
 ALIASES = {"device_id": "device", "start_time": "start", "end_time": "end"}

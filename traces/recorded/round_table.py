@@ -3,6 +3,8 @@
 import math
 from array import array
 from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +16,8 @@ from traces.files.lines import whole_number
 from traces.files.tables import read_numbers
 
 
-class RoundTable(SeededTrace):
+@dataclass(frozen=True, kw_only=True)
+class RoundTable(SeededTrace, name="table"):
     """Clients that follow a table of round,client,completion with one line per client online in a round.
 
     Rounds are counted from 1, clients are 0..N-1, and the completion is the finished fraction of E, 0..1; 0
@@ -22,7 +25,7 @@ class RoundTable(SeededTrace):
     device log. Lines may come in any order. A client without a line in a round is offline. A round in which
     nobody is online has one line with only the round (``7,,``), so that missing rounds are detected.
 
-    Parameters
+    Attributes
     ----------
     file : str
         The table, CSV or JSON lines (see `traces.files.tables`).
@@ -34,34 +37,47 @@ class RoundTable(SeededTrace):
         The data's names of the clients, N or none.
     """
 
-    def __init__(
-        self,
-        num_clients: int,
-        seed: int,
-        *,
-        file: str = "",
-        repeat: bool = True,
-        by_name: bool = True,
-        client_names: Sequence[str] = (),
-    ) -> None:
-        super().__init__(num_clients, seed)
-        clients = Clients("trace table", num_clients, client_names if by_name else ())
-        t, k, completion = _read_table(file, clients)
-        self.devices = clients.names
-        self._repeat, self.num_rounds = repeat, int(t[-1])
-        online = k >= 0
-        self._client, self._completion = k[online], completion[online]
-        self._first = np.searchsorted(t[online], np.arange(1, self.num_rounds + 2))
+    file: str = ""
+    repeat: bool = True
+    by_name: bool = True
+    client_names: Sequence[str] = field(default=(), compare=False)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _ = self._lines  # reads the file
+
+    @cached_property
+    def _clients(self) -> Clients:
+        return Clients("trace table", self.num_clients, self.client_names if self.by_name else ())
+
+    @cached_property
+    def _lines(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]:
+        """The first line of each round and of the one after the last; each line's client and completion."""
+        t, client, completion = _read_table(self.file, self._clients)
+        online = client >= 0
+        first = np.searchsorted(t[online], np.arange(1, t[-1] + 2))
+        return first, client[online], completion[online]
+
+    @cached_property
+    def devices(self) -> tuple[str, ...]:  # type: ignore[override]
+        """The names of the clients (see `Trace`)."""
+        return self._clients.names
+
+    @property
+    def num_rounds(self) -> int:
+        """How many rounds the table has."""
+        return len(self._lines[0]) - 1
 
     def availability(self, t: int) -> RoundAvailability:
         """Return the availability in round t (see `Trace.round`)."""
         online = np.zeros(self.num_clients, np.bool_)
         completion = np.zeros(self.num_clients, np.float32)
-        if self._repeat or t <= self.num_rounds:
+        if self.repeat or t <= self.num_rounds:
+            first, client, completed = self._lines
             i = (t - 1) % self.num_rounds
-            lines = slice(self._first[i], self._first[i + 1])
-            online[self._client[lines]] = True
-            completion[self._client[lines]] = self._completion[lines]
+            lines = slice(first[i], first[i + 1])
+            online[client[lines]] = True
+            completion[client[lines]] = completed[lines]
         return RoundAvailability(np.ones(self.num_clients, np.bool_), online, completion)
 
 

@@ -25,6 +25,7 @@ from strategies.core.instructions import RoundInstructions, Task
 from strategies.core.results import ClientFailure, FitResults, RoundResults, columns_of
 from strategies.core.state import StateDict, nested, take, within
 from traces import Trace
+from traces.base import SECOND
 
 
 class Column(NamedTuple):
@@ -71,15 +72,13 @@ class EventTime(Forwarding):
         ended = self.clock.end()
         results = self._results([task for task in ended if task.replies])
         failures = [
-            ClientFailure(
-                str(task.client), self._failures.get(task.client, task.why_silent), task.end - task.begin
-            )
+            ClientFailure(str(task.client), self._failures.get(task.client, task.why_silent), task.seconds)
             for task in ended
             if not task.replies
         ]
         self._forget(ended)
         self._record = {
-            "begin": self.clock.begin,
+            "begin": self.clock.begin / SECOND,
             "idle": idle,
             **told(ended, withdrawn),
         }
@@ -193,7 +192,7 @@ class EventTime(Forwarding):
     def _results(self, tasks: Sequence[OpenTask]) -> FitResults:
         """Return the replies to tasks, in the order given, and how long they took."""
         replies = [self._trained[task.client] for task in tasks]
-        seconds = [task.end - task.begin for task in tasks]
+        seconds = [task.seconds for task in tasks]
         columns = [reply for reply in replies if isinstance(reply, Column)]
         if len(columns) < len(tasks) or not columns:
             # Either all clients of a method send arrays of its own, or none does.

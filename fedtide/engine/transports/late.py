@@ -52,7 +52,7 @@ class LateReplies(Forwarding):
     ) -> tuple[FitResults, list[ClientFailure]]:
         results, failures = self.transport.fit(server_round, instructions, timeout)
         self.seconds, self.notes = self.transport.seconds, self.transport.notes
-        late, farewells = self.trace.late(server_round), farewells_in(instructions)
+        late, farewells = self.trace.delay(server_round), farewells_in(instructions)
         arrived = {k: d for k, d in self._delayed.items() if d.arrival <= server_round}
         self._delayed = {k: d for k, d in self._delayed.items() if k not in arrived}
         on_time: FitResults = []

@@ -1,19 +1,18 @@
-"""Groups of clients that take turns, and availability that follows the time of day."""
+"""Groups of clients that take turns: in two shifts, or one group after the other."""
 
-import math
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtide.ground.allowed import Count, CountOrZero, Positive, Share
+from fedtide.ground.allowed import Count, CountOrZero
 from fedtide.ground.errors import SettingsError
 from traces.base import RoundAvailability, SeededTrace, complete_if_online
 
 
 @dataclass(frozen=True, kw_only=True)
-class Diurnal(SeededTrace):
+class Diurnal(SeededTrace, name="diurnal"):
     """Two alternating shifts: the first groups of clients are online for E rounds, then all others for E.
 
     Yan et al., "FedLaAvg", 6.1.3: the clients that hold digits 0..D-1 are online in the first shift. A trace
@@ -56,7 +55,7 @@ class Diurnal(SeededTrace):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Periodic(SeededTrace):
+class Periodic(SeededTrace, name="periodic"):
     """Groups of clients take turns: each of the G groups is online for P / G rounds of every period of P.
 
     Wang and Ji, NeurIPS 2022 ("arbitrary client participation"; P = 500), and Crawshaw and Liu, NeurIPS 2024
@@ -96,36 +95,3 @@ class Periodic(SeededTrace):
         """Return the availability in round t (see `Trace.round`)."""
         turn = self.period // self.groups
         return complete_if_online(self.group == (t - 1 + self.offset) // turn % self.groups)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Sine(SeededTrace):
-    """Every client is online with a probability that oscillates: mean + amplitude sin(2 pi (t-1) / T).
-
-    All clients are in phase and drawn independently; online clients complete all their steps. FLGo's mode
-    `SLN` has T = 24, mean 0.5 and amplitude 0.4, times a probability per client: combine it with `+levels`.
-
-    Attributes
-    ----------
-    period
-        T in rounds.
-    mean, amplitude
-        Mean and amplitude of the probability, which must stay within 0..1.
-    """
-
-    period: Positive = 24.0
-    mean: Share = 0.5
-    amplitude: float = 0.4
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 <= self.mean - abs(self.amplitude) <= self.mean + abs(self.amplitude) <= 1:
-            raise SettingsError(
-                f"trace sine: mean is {self.mean} and amplitude {self.amplitude}; the probability must stay "
-                "from 0 to 1"
-            )
-
-    def availability(self, t: int) -> RoundAvailability:
-        """Return the availability in round t (see `Trace.round`)."""
-        p = self.mean + self.amplitude * math.sin(2 * math.pi * (((t - 1) / self.period) % 1))
-        return complete_if_online(self.rng("sine", t).random(self.num_clients) < p)

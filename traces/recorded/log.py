@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedtide.ground.errors import SettingsError
 from fedtide.ground.wording import count
+from traces.base import SECOND, Moments, microseconds
 
 # What a recording may hold, so that sums, products and quotients of it are numbers.
 SHORTEST, LATEST = 1e-6, 1e11  # seconds; today in milliseconds since 1970 is above that
@@ -25,7 +26,7 @@ def seconds(time: float) -> str:
     return f"{time:.13g} s"
 
 
-class Sessions(NamedTuple):
+class RawSessions(NamedTuple):
     """Intervals in which devices 0..D-1 were online, in any order; five arrays of shape (S,).
 
     A device is online from `start` until just before `end`, in seconds. Its `speed` are local steps, its
@@ -44,14 +45,13 @@ class DeviceLog:
     """The recordings of D devices; device d has the sessions first[d]:first[d + 1], in order of time."""
 
     first: NDArray[np.int64]  # index of the first session of each device, and S: shape (D + 1,)
-    start: NDArray[np.float64]  # this and the next five: shape (S,); see `Sessions`
-    end: NDArray[np.float64]
+    start: Moments  # this and the next four: shape (S,); see `RawSessions`
+    end: Moments
     speed: NDArray[np.float64]
     up_rate: NDArray[np.float64]
-    leave: NDArray[np.float64]  # when the device goes offline, after the sessions that follow without a gap
-    before: NDArray[np.float64]  # seconds for which the device was online before the session
-    origin: NDArray[np.float64]  # start of each device's recording, in seconds, shape (D,)
-    cycle: NDArray[np.float64]  # its length, likewise
+    leave: Moments  # when the device goes offline, after the sessions that follow without a gap
+    origin: Moments  # start of each device's recording, shape (D,)
+    cycle: Moments  # its length, likewise
     names: tuple[str, ...] = ()  # of the devices, "" for one without; () if none has one
     dated: bool = False  # whether times are seconds since 1970
 
@@ -63,9 +63,9 @@ class DeviceLog:
     @classmethod
     def build(
         cls,
-        sessions: Sessions,
-        origin: NDArray[np.float64],
-        cycle: NDArray[np.float64],
+        sessions: RawSessions,
+        begin: NDArray[np.float64],
+        finish: NDArray[np.float64],
         place: Callable[[int], str],
         names: tuple[str, ...] = (),
         dated: bool = False,
@@ -75,36 +75,38 @@ class DeviceLog:
 
         Sessions of one device that overlap are joined, with a warning: the device is online from the first
         start to the last end, at the speed and the upload rate of the session that started last and has one.
-        `place` returns the source of session i, and `shown` a time, for the warning.
+        `place` returns the source of session i, and `shown` a time in seconds, for the warning. `begin` and
+        `finish` are those of each device's recording, in seconds, shape (D,).
         """
         device = np.asarray(sessions.device, np.int64)
         order = np.lexsort((np.asarray(sessions.start, np.float64), device))
         device = device[order]
-        start, end, speed, up_rate = (np.asarray(x, np.float64)[order] for x in sessions[1:])
+        start, end = (microseconds(x)[order] for x in sessions[1:3])
+        speed, up_rate = (np.asarray(x, np.float64)[order] for x in sessions[3:])
         same = device[1:] == device[:-1]
         if (same & (start[1:] < end[:-1])).any():
             latest = _latest_end(device, end)
             overlap = same & (start[1:] < latest[:-1])
             i = int(np.argmax(overlap))
             warnings.warn(
-                f"{place(int(order[i + 1]))}: the session from {shown(start[i + 1])} overlaps the device's "
-                f"session from {shown(start[i])} to {shown(end[i])}; {count(int(overlap.sum()), 'session')} "
-                "joined with those before",
+                f"{place(int(order[i + 1]))}: the session from {shown(start[i + 1] / SECOND)} overlaps the "
+                f"device's session from {shown(start[i] / SECOND)} to {shown(end[i] / SECOND)}; "
+                f"{count(int(overlap.sum()), 'session')} joined with those before",
                 stacklevel=2,
             )
             end = np.append(np.where(overlap, start[1:], latest[:-1]), latest[-1])
             speed, up_rate = (_inherited(rate, np.append(False, overlap)) for rate in (speed, up_rate))
         if not (lasting := start < end).all():
-            device = device[lasting]
-            start, end, speed, up_rate = (x[lasting] for x in (start, end, speed, up_rate))
+            device, start, end = device[lasting], start[lasting], end[lasting]
+            speed, up_rate = speed[lasting], up_rate[lasting]
             same = device[1:] == device[:-1]
         continued = np.append(same & (start[1:] == end[:-1]), False)
         stops = np.flatnonzero(~continued)
         leave = end[stops[np.searchsorted(stops, np.arange(len(end)))]]
-        first = np.searchsorted(device, np.arange(len(origin) + 1))
-        total = np.concatenate([[0.0], np.cumsum(end - start)])[:-1]
-        before = total - total[np.minimum(first[device], max(len(total) - 1, 0))]
-        return cls(first, start, end, speed, up_rate, leave, before, origin, cycle, names, dated)
+        first = np.searchsorted(device, np.arange(len(begin) + 1))
+        origin = microseconds(begin)
+        cycle = np.maximum(microseconds(finish) - origin, 1)
+        return cls(first, start, end, speed, up_rate, leave, origin, cycle, names, dated)
 
     def with_silent_device(self) -> DeviceLog:
         """Return the log with one more device, the last, which is never online."""
@@ -113,7 +115,7 @@ class DeviceLog:
         return replace(self, **extended, names=(*self.names, ""))
 
 
-def _latest_end(device: NDArray[np.int64], end: NDArray[np.float64]) -> NDArray[np.float64]:
+def _latest_end(device: NDArray[np.int64], end: Moments) -> Moments:
     """Return the latest end of each session and of those before it of the same device, shape (S,).
 
     The devices are sorted.
@@ -122,7 +124,7 @@ def _latest_end(device: NDArray[np.int64], end: NDArray[np.float64]) -> NDArray[
     rank = np.empty_like(order)
     rank[order] = np.arange(len(end))
     offset = device * len(end)  # ranks of a later device are larger than all before
-    latest: NDArray[np.float64] = end[order[np.maximum.accumulate(rank + offset) - offset]]
+    latest: Moments = end[order[np.maximum.accumulate(rank + offset) - offset]]
     return latest
 
 

@@ -1,0 +1,115 @@
+"""Recorded sessions on the virtual clock, during which work takes time."""
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtide.ground.allowed import NotNegative, Positive
+from fedtide.ground.errors import SettingsError
+from traces.base import SECOND, microseconds
+from traces.clock import TimedTrace
+from traces.files.clients import match
+from traces.recorded.log import DeviceLog
+from traces.sessions import RecordedSessions
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recording(TimedTrace):
+    """Devices that replay recordings, and work while they are online (see `TimedTrace`).
+
+    Attributes
+    ----------
+    file
+        The recordings.
+    begin
+        Seconds from the start of the earliest recording to the start of round 1.
+    repeat
+        Whether a device's recording starts over at its end; otherwise the device stays offline.
+    cost
+        Work per step relative to the recording (larger for a larger model): every speed is divided by it.
+    upload_bytes
+        Size of a reply; uploads take no time where the recording has no upload rate.
+    by_name
+        Whether devices are the clients of the same names, where the data name their clients.
+    client_names
+        The data's names of the clients, N or none.
+    """
+
+    file: str = ""
+    begin: NotNegative = 0.0
+    repeat: bool = True
+    cost: Positive = 1.0
+    upload_bytes: NotNegative = 0.0
+    by_name: bool = True
+    client_names: Sequence[str] = field(default=(), compare=False)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _ = self.sessions  # reads the file
+
+    @abstractmethod
+    def read(self) -> tuple[DeviceLog, NDArray[np.intp]]:
+        """Return the devices' sessions, and the device that each client replays, shape (N,)."""
+
+    @cached_property
+    def _recorded(self) -> tuple[DeviceLog, NDArray[np.intp]]:
+        return self.read()
+
+    @cached_property
+    def sessions(self) -> RecordedSessions:
+        """Who is online when."""
+        return RecordedSessions(*self._recorded, self.repeat)
+
+    @cached_property
+    def devices(self) -> tuple[str, ...]:  # type: ignore[override]
+        """The names of the clients or, where they have none, of their devices (see `Trace`)."""
+        log, device = self._recorded
+        return tuple(self._names or (log.names[d] for d in device.tolist())) if log.names else ()
+
+    @cached_property
+    def dates(self) -> tuple[float, float] | None:  # type: ignore[override]
+        """The times of the calendar at virtual time 0 and at the end of the recording (see `Trace`)."""
+        log, _ = self._recorded
+        first = float(log.origin[0]) / SECOND
+        return (first + self.begin, first + float(log.cycle[0]) / SECOND) if log.dated else None
+
+    @property
+    def start(self) -> int:
+        """When round 1 starts, in the time of the sessions."""
+        return int(microseconds(self.begin))
+
+    def rates(self, session: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return steps per second, NaN where unknown, and seconds that an upload takes, shape (K,) each."""
+        log, _ = self._recorded
+        up_rate = log.up_rate[session]
+        return log.speed[session], self.upload_bytes / np.where(np.isnan(up_rate), np.inf, up_rate)
+
+    def _speed(self, t: int, recorded: NDArray[np.float64], clients: NDArray[np.intp]) -> NDArray[np.float64]:
+        return super()._speed(t, recorded, clients) / self.cost
+
+    @property
+    def _names(self) -> Sequence[str]:
+        """The data's names of the clients, as far as devices are to be matched with them."""
+        return self.client_names if self.by_name else ()
+
+    def assign_devices(self, log: DeviceLog) -> tuple[DeviceLog, NDArray[np.intp]]:
+        """Give each client a device, no device twice, shape (N,): that of its name, or one that is drawn.
+
+        Devices that are all numbered have no names. ValueError: there are too few.
+        """
+        if self._names and log.names:
+            client = match(f"trace {self.name}: {self.file}", log.names, self._names)
+            device = np.full(self.num_clients, log.num_devices)  # one that is never online
+            device[client[client >= 0]] = np.flatnonzero(client >= 0)
+            return log.with_silent_device(), device
+        if self.num_clients > log.num_devices:
+            raise SettingsError(
+                f"trace {self.name}: {self.num_clients} clients for {log.num_devices} devices, "
+                "use fewer clients or a file with more devices"
+            )
+        devices = self.rng(self.name, 0).permutation(log.num_devices)
+        return log, np.asarray(devices[: self.num_clients])
