@@ -109,7 +109,7 @@ def _shares(
 ) -> tuple[NDArray[np.float64] | None, list[str]]:
     """Return some clients' shares of the updates, from as many rounds as take seconds; None if unknown.
 
-    With them come sentences about what is missing.
+    Sentences name what is missing.
     """
     asked = settings.clients_per_round or trace.num_clients
     if settings.round_ends:

@@ -24,7 +24,7 @@ MAX_EVENTS = 2000  # kept of one run; the others are counted
 
 
 class Cost(NamedTuple):
-    """What a run took up to some round; NaN: not known."""
+    """The cost of a run up to some round; NaN: not known."""
 
     rounds: float
     uploads: float  # replies that counted
@@ -44,7 +44,7 @@ class History:
     uploads: NDArray[np.int64]  # of each round
     local_steps: NDArray[Any]  # likewise; NaN where a client did not report them
     phases: Mapping[str, Numbers]  # seconds; `write` is in the record after the one that was written
-    events: Sequence[tuple[int, Record]]  # the first of num_events: rows, and what their records say
+    events: Sequence[tuple[int, Record]]  # the first of num_events: rows and events
     num_events: int
     failures: Mapping[str, Mapping[int, int]]  # replies that did not count, by reason and round
 
@@ -110,7 +110,7 @@ class History:
 
     @cached_property
     def costs(self) -> Mapping[str, NDArray[Any]]:
-        """What the run took up to each record, by the names of `Cost`."""
+        """The costs up to each record, by the names of `Cost`."""
         worked = self.column("device_seconds")
         up, down = (np.nan_to_num(self.column(key)).cumsum() / 1e6 for key in ("bytes_up", "bytes_down"))
         known = np.logical_or.accumulate(np.isfinite(worked))
@@ -125,7 +125,7 @@ class History:
         }
 
     def cost(self, row: int) -> Cost:
-        """Return what the run took up to a record."""
+        """Return the cost up to a record."""
         return Cost(**{name: column[row].item() for name, column in self.costs.items()})
 
 
@@ -145,5 +145,5 @@ class _Column:
 
 
 def _plain(reason: Any) -> str:
-    """Return the reason of a failure without its numbers, so that those that differ in them are one."""
+    """Leave out the numbers of a reason: failures that differ only in these are counted together."""
     return re.sub(r"\d+(\.\d+)?(e[+-]?\d+)?", "…", str(reason))

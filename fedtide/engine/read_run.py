@@ -43,7 +43,7 @@ class Run:
 
     @cached_property
     def history(self) -> History:
-        """Its records as columns, of its folder if it has not got them."""
+        """Its records as columns, read from its folder if necessary."""
         if self.columns is not None:
             return self.columns
         return History.of(self.records or records_in(self.path, lenient=True))
@@ -106,7 +106,7 @@ class Run:
 
     @property
     def stopped(self) -> str:
-        """By which of its settings it ended before its last round; empty if by none."""
+        """The setting that ended it before its last round; empty if none did."""
         return str(self.summary.get("stopped", ""))
 
     @property
@@ -120,7 +120,7 @@ class Run:
 
     @cached_property
     def client_names(self) -> tuple[str, ...]:
-        """The names of its clients, by number; () if they have none, or what has them cannot be read."""
+        """The names of its clients, by number; () if they have none or these cannot be read."""
         try:
             rows = [*csv.reader(StringIO(read_text(self.path / NAMES, MAX_LINE), newline=""))]
             return tuple(name.removeprefix("'") for _, name in rows[1:])  # see `csv_text`
@@ -225,7 +225,7 @@ def records_in(path: Path, lenient: bool = False) -> Iterator[Record]:
 
 
 def _record(line: bytes) -> Record:
-    """Return the record of a round; ValueError says what is wrong with it."""
+    """Return the record of a round; ValueError names its fault."""
     record = parse_json(line.decode("utf-8", errors="replace"))
     if not isinstance(record, dict):
         raise ValueError("not a record of a round")
@@ -273,7 +273,7 @@ _KINDS: list[tuple[tuple[str, ...], str, Callable[[Any], bool]]] = [
 
 
 def _summary(file: Path) -> dict[str, Any]:
-    """Return what a summary file says; nothing, with a warning, if no run can have written it."""
+    """Return the content of a summary file; nothing, with a warning, if no run can have written it."""
     summary = read_json(file)
     if summary is None:
         return {}

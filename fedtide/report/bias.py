@@ -1,4 +1,4 @@
-"""Bias: whose updates count and whose data are predicted well, against how often clients take part."""
+"""Bias: clients' shares of the updates and their scores, against their rates of participation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Event time: who was at work from when to when, and what became of it; and rounds without any training."""
+"""Event time: the tasks of the clients, their times and outcomes; and rounds without any training."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from traces.base import SECOND
 
 
 class Outcome(IntEnum):
-    """What became of a task."""
+    """How a task ended."""
 
     REPLIED = 0  # the reply arrived, and counted
     REFUSED = 1  # it arrived, and did not count
@@ -124,12 +124,12 @@ def tasks_of(records: Sequence[Record], limit: int) -> EventTasks | None:
 
 
 def _is_farewell(event: Record) -> bool:
-    """Whether a client was asked for the state that it keeps, which is no task."""
+    """Whether a client was only asked for its state, which is not a task."""
     return event.get("event") == "farewell"
 
 
 def play(settings: Settings, trace: Trace) -> Iterator[Record]:
-    """Yield a record for each round of event time, with what does not depend on the training.
+    """Yield a record for each round of event time, without the results of training.
 
     Clients are selected as FedAvg does, and each round with a reply changes the weights, so that a run of a
     method with that selection has the same rounds. ValueError: the trace has no event time.

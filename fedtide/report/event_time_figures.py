@@ -1,4 +1,4 @@
-"""Event time: a bar for each task; how stale replies are, and whose; how many places are idle."""
+"""Event time: a bar for each task; the lag of replies, overall and by client; idle places."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def _sample(tasks: EventTasks) -> NDArray[np.intp]:
 
 
 def _windows(tasks: EventTasks, clients: NDArray[np.intp]) -> dict[str, tuple[float, float]]:
-    """Return from when to when each part goes; a run with few tasks has only a beginning, which is all."""
+    """Return the begin and end of each part; a run with few tasks has only a beginning: the whole run."""
     begins = np.sort(tasks.begin[np.isin(tasks.clients, clients)])
     first, last = float(tasks.round_begins[0]), float(tasks.round_ends[-1])
     if len(begins) <= 2 * MAX_BARS:
@@ -142,7 +142,7 @@ def _hover(run: TimedRun, i: int) -> str:
 def _notes(
     runs: Sequence[TimedRun], clients: Sequence[NDArray[np.intp]], in_parts: bool, lines: bool
 ) -> list[str]:
-    """Say what is shown, and what is not."""
+    """Describe samples and parts."""
     totals = [len(np.unique(run.tasks.clients)) for run in runs]
     notes = ["Clients are in the order of the mean seconds of their tasks, the fastest on top."]
     if any(total > len(own) for total, own in zip(totals, clients, strict=True)):
@@ -169,7 +169,7 @@ def _task_rows(run: TimedRun) -> Iterator[list[str]]:
 
 
 class ClientLags(NamedTuple):
-    """What the tasks of each client came to, in the order of `clients`; shape (N',) each."""
+    """Replies, lags and seconds by client, in the order of `clients`; shape (N',) each."""
 
     clients: NDArray[np.intp]  # those with a task
     replies: NDArray[np.int64]  # that counted
@@ -180,7 +180,7 @@ class ClientLags(NamedTuple):
 
 
 def lags_by_client(tasks: EventTasks) -> ClientLags:
-    """Return what the tasks of each client came to."""
+    """Summarize the tasks of each client."""
     clients, place = np.unique(tasks.clients, return_inverse=True)
     n, counted = len(clients), tasks.counted
     replies = np.bincount(place[counted], minlength=n)

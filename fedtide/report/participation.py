@@ -92,7 +92,7 @@ class StateGrid:
 
     @property
     def notes(self) -> list[str]:
-        """A sentence on what is kept, if these are not all clients."""
+        """A sentence on the sample, if not all clients are kept."""
         shown = f"One in {self.step} of the {self.num_clients:,} clients is shown."
         return [shown] if self.step > 1 else []
 
@@ -170,7 +170,7 @@ def try_trace(settings: Settings) -> Trace | str:
 def of_run(
     records: Sequence[Record], settings: Settings, trace: Trace | str, client_names: Sequence[str] = ()
 ) -> Participation | None:
-    """Return who took part; None if no round was recorded.
+    """Return the participation in a run; None if no round was recorded.
 
     `trace` may be the reason why there is none; then only the records are used.
     """
@@ -210,7 +210,7 @@ def of_run(
 
 
 def _availability(trace: Trace | str, in_event_time: bool) -> Callable[[Record], RoundAvailability] | str:
-    """Return a function of the record of a round: who was there when it began; or why it is not known."""
+    """Return a function from records to the availability as their rounds begin, or why it is unknown."""
     if isinstance(trace, str):
         return trace
     if not in_event_time:

@@ -86,7 +86,7 @@ class Figure:
     views: Mapping[str, Plot]  # by the options of the toggles, joined by `|`: `data` and `layout`
     toggles: Sequence[Toggle] = ()  # those with one option are not shown
     switches: Mapping[str, str] = field(default_factory=dict)
-    """Names by key: what a trace or an axis has under the key replaces its own while the switch is on."""
+    """Names by key. While a switch is on, traces and axes are updated with their values under its key."""
     legend: Sequence[Entry] = ()
     cells: Mapping[str, Sequence[Sequence[float | None]]] = field(default_factory=dict)
     """The `z` of heat maps, by the name that traces of several views have as `cells`."""
@@ -101,7 +101,7 @@ class Figure:
 
 
 def views(toggles: Sequence[Toggle], draw: Callable[..., Plot]) -> dict[str, Plot]:
-    """Return what `draw` makes of each combination of options, by the key of the page's script."""
+    """Draw a view for each combination of options, under the key by which the page looks it up."""
     return {
         "|".join(key for key, toggle in zip(keys, toggles, strict=True) if toggle.is_choice): draw(*keys)
         for keys in itertools.product(*(toggle.options for toggle in toggles))
@@ -122,7 +122,7 @@ def table_of(
 
 
 def columns_table(rows: Sequence[Mapping[str, str]]) -> Table:
-    """Return the table of rows whose cells are by their headings; columns without anything are left out."""
+    """Make a table of rows that map headings to cells; empty columns are left out."""
     names = headings(rows)
     return Table(names, [[row.get(name, "") for name in names] for row in rows])
 
@@ -196,7 +196,7 @@ def date(seconds: float) -> str:
 
 
 def time_unit(seconds: float) -> tuple[str, float]:
-    """Return the name and the size of the largest unit of which so much time has two, or of the smallest."""
+    """Return the name and size of the largest unit that fits at least twice, or of the smallest."""
     return next((unit for unit in TIME_UNITS if seconds >= 2 * unit[1]), TIME_UNITS[-1])
 
 
@@ -236,7 +236,7 @@ def thinned(count: int, most: int) -> list[int]:
 
 
 def sample(count: int, labels: int) -> list[int]:
-    """Return which of `count` dots are shown of one among several labels."""
+    """Return the positions of the dots to draw, of `count` dots of one of several labels."""
     return thinned(count, max(50, MAX_DOTS // labels))
 
 

@@ -1,4 +1,4 @@
-"""What a report is about: the runs in some folders, and the settings in which they differ."""
+"""The subject of a report: the runs in some folders, and the settings in which they differ."""
 
 from __future__ import annotations
 
@@ -18,14 +18,13 @@ from fedtide.engine.read_run import Run, command_of, is_number, read_json, read_
 from fedtide.ground.errors import SettingsError
 from fedtide.tasks import Metric
 
-COMPARISON = "comparison.json"  # what a comparison folder has besides its tables
-CELLS = "cells.json"
+COMPARISON, CELLS = "comparison.json", "cells.json"  # in the folder of a comparison, besides its tables
 UNIMPORTANT = EXECUTION_ONLY | {"cohort"}  # settings that do not make two runs different
 
 
 @dataclass(frozen=True)
 class Subject:
-    """What a report is about: a run, or several that are compared."""
+    """The subject of a report: a run, or several that are compared."""
 
     runs: Sequence[CellRun]  # without their records
     missing: Sequence[str]  # sentences about runs that a comparison lists but that do not exist
@@ -51,7 +50,7 @@ class Subject:
 
     @property
     def panels(self) -> dict[str, dict[str, str]]:
-        """What is drawn together: the labels, by their names within a panel, by panel.
+        """The labels that are drawn together: by panel, a label for each name in it.
 
         In a grid, the panels are all settings but the strategy, and names are strategies; else there is one
         panel with all labels.
@@ -68,7 +67,7 @@ class Subject:
 
 
 def subject_of(run: Run) -> Subject:
-    """Return a single run as what a report is about."""
+    """Make a single run the subject of a report."""
     return Subject([_cell_run(run)], [], command_of(run.config), (), is_comparison=False, folders=[run.path])
 
 
@@ -118,7 +117,7 @@ def read_subject(folders: Sequence[Path], trust: bool = False) -> Subject:
 
 
 def _with_differences(runs: Sequence[CellRun]) -> list[CellRun]:
-    """Return the runs with the settings in which they differ, or their folders if these do not suffice."""
+    """Add the settings in which the runs differ, and their folders if these do not tell them apart."""
     if len(runs) == 1:
         return [*runs]
     every = [cell.settings.as_mapping() for cell, _ in runs]

@@ -82,7 +82,7 @@ def _number(value: Any, factor: float, digits: int) -> str:
 
 
 def results(rows: Sequence[Row], subject: Subject, claims: Sequence[str]) -> Results:
-    """Return the table of results, and what can be claimed."""
+    """Return the table of results, with the claims below it."""
     columns = [tables.columns(row) for row in rows]
     return Results(
         columns_table(columns),

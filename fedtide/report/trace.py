@@ -52,7 +52,7 @@ ABOUT_SCHEMES = (
 
 
 class Shown(NamedTuple):
-    """What is shown of a trace."""
+    """The contents of a trace's page."""
 
     statistics: dict[str, Any]
     lines: Sequence[Line]

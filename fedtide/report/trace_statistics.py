@@ -77,7 +77,7 @@ class TraceReport:
     """
     bias: list[Bias]
     rates: Numbers
-    """By client, the share of its rounds as a member in which its work arrives; NaN if it never is one."""
+    """By client: among its rounds as a member, the share in which its work arrives; NaN without any."""
     ratios: dict[str, Numbers]
     """By scheme and client, the ratios of `Bias`; NaN as well, and where no update ever counts."""
 

@@ -40,7 +40,7 @@ class Searched:
 
 
 def read_searches(folder: Path, only: str) -> list[Searched]:
-    """Return the searches of a comparison; none if there were none, or the file is not what it should be.
+    """Return the searches of a comparison; none if it has no such file, or a damaged one.
 
     `only` is the label of a comparison in which nothing but the seed varies.
     """
@@ -74,7 +74,7 @@ def _is_trial(trial: Any) -> bool:
 def tuning_figure(
     searches: Sequence[Searched], panels: Mapping[str, Mapping[str, str]], metric: Metric
 ) -> Figure | None:
-    """Return the figure of some searches, by what was searched and panel (`Subject.panels`); None without."""
+    """Return the figure of some searches, by key and panel (`Subject.panels`); None without any."""
     by_label = {search.label: search for search in searches if search.trials}
     names = list(dict.fromkeys(name for panel in panels.values() for name in panel))[: plots.MAX_LINES]
     drawn = {
