@@ -4,10 +4,9 @@ import numpy as np
 import pytest
 
 from traces import Combined, Membership
+from traces.patterns.additions import Late, Lost, MinSeparation
 from traces.patterns.completions import Pools
 from traces.patterns.markov import Markov
-from traces.patterns.min_separation import MinSeparation
-from traces.patterns.replies import Late, Lost
 from traces.patterns.turns import Diurnal
 from traces.rates import Always, Bernoulli
 

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 import sim
 from fedtide.config import Settings
 from fedtide.federation import Federation
-from traces.recorded.device_log import Recorded, read_device_log
-from traces.recorded.fleet_log import parse_timestamp
+from traces.recorded.device_log import Recorded, parse_timestamp, read_device_log
 
 EIGHT = datetime(2026, 3, 1, 8, tzinfo=UTC).timestamp()
 

@@ -5,11 +5,10 @@ from collections.abc import Callable
 from traces.base import RoundAvailability, SeededTrace, Trace, finished_steps
 from traces.compose import Combined
 from traces.membership import Membership, parse_rounds
+from traces.patterns.additions import Late, Lost, MinSeparation
 from traces.patterns.completions import Pools, Stragglers
 from traces.patterns.markov import Markov
 from traces.patterns.mimic import Levels, RoundRobin, TimeVarying
-from traces.patterns.min_separation import MinSeparation
-from traces.patterns.replies import Late, Lost
 from traces.patterns.sessions import ComeAndGo
 from traces.patterns.sleep import Sleep
 from traces.patterns.speeds import Speeds

@@ -99,7 +99,6 @@ class TimedTrace(SeededTrace):
 
     @cached_property
     def has_late_replies(self) -> bool:  # type: ignore[override]
-        """Whether work goes on after the deadline (see `Trace`)."""
         return self.late
 
     # What a subclass says
@@ -131,11 +130,9 @@ class TimedTrace(SeededTrace):
         return clock
 
     def ends(self, t: int) -> int:
-        """Return when round t ends, in microseconds (see `Trace.ends`)."""
         return int(microseconds(t * self.round_seconds))
 
     def availability(self, t: int) -> RoundAvailability:
-        """Return the availability in round t (see `Trace.round`)."""
         there, tasks = self._round(t)
         online, completion = np.zeros(self.num_clients, np.bool_), np.zeros(self.num_clients, np.float32)
         online[there.client] = True
@@ -143,7 +140,6 @@ class TimedTrace(SeededTrace):
         return RoundAvailability(np.ones(self.num_clients, np.bool_), online, completion)
 
     def delay(self, t: int) -> NDArray[np.int32]:
-        """Return by how many rounds replies are late (see `Trace.delay`)."""
         delay = np.zeros(self.num_clients, np.int32)
         if self.late:
             there, tasks = self._round(t)

@@ -49,7 +49,6 @@ class Combined(Trace):
         self._others = [trace for trace in self.parts if trace.role != "filter"]
 
     def round(self, t: int) -> RoundAvailability:
-        """Return the availability in round t (see `Trace.round`)."""
         if not self._filters or not self._others:
             return self._round(self.parts, t)
         member, online, completion = self._round(self._others, t)

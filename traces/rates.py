@@ -97,7 +97,6 @@ class RateTrace(SeededTrace):
         return PROBABILITIES[self.dynamics](self.rates, t).copy()
 
     def availability(self, t: int) -> RoundAvailability:
-        """Return the availability in round t (see `Trace.round`)."""
         if self.dynamics == "markov":
             return complete_if_online(self._chains.online(t))
         if self.dynamics == "cyclic":
@@ -213,11 +212,9 @@ class Always(SeededTrace, name="always"):
     """Every client is online in every round and completes all its steps."""
 
     def availability(self, t: int) -> RoundAvailability:
-        """Return the availability in round t (see `Trace.round`)."""
         return complete_if_online(np.ones(self.num_clients, np.bool_))
 
     def participation(self, t: int) -> Numbers:
-        """Return 1 for all clients (see `Trace.participation`)."""
         return np.ones(self.num_clients)
 
 
@@ -236,11 +233,9 @@ class Bernoulli(SeededTrace, name="bernoulli"):
     p: Share = 0.5
 
     def availability(self, t: int) -> RoundAvailability:
-        """Return the availability in round t (see `Trace.round`)."""
         return complete_if_online(self.rng("bernoulli", t).random(self.num_clients) < self.p)
 
     def participation(self, t: int) -> Numbers:
-        """Return p for all clients (see `Trace.participation`)."""
         return np.full(self.num_clients, self.p)
 
 
@@ -272,6 +267,5 @@ class Sine(SeededTrace, name="sine"):
             )
 
     def availability(self, t: int) -> RoundAvailability:
-        """Return the availability in round t (see `Trace.round`)."""
         p = self.mean + self.amplitude * math.sin(2 * math.pi * (((t - 1) / self.period) % 1))
         return complete_if_online(self.rng("sine", t).random(self.num_clients) < p)

@@ -78,7 +78,6 @@ class Pools(SeededTrace, name="pools"):
         return tuple(column[self.pool] for column in parameters.T)
 
     def availability(self, t: int) -> RoundAvailability:
-        """Return the availability in round t (see `Trace.round`)."""
         rng = self.rng("pools", t)
         if self._measured is None:
             completion = rng.standard_normal(self.num_clients, dtype=np.float32)
@@ -116,7 +115,6 @@ class Stragglers(SeededTrace, name="stragglers"):
     epochs: Count = 20
 
     def availability(self, t: int) -> RoundAvailability:
-        """Return the availability in round t (see `Trace.round`)."""
         straggles = self.rng("stragglers", t).random(self.num_clients) < self.share
         done = self.rng("stragglers-epochs", t).integers(1, self.epochs + 1, size=self.num_clients)
         completion = np.where(straggles, done / self.epochs, 1.0).astype(np.float32)

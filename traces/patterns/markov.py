@@ -38,7 +38,6 @@ class Markov(SeededTrace, name="markov"):
         return Chains(self._draws, self.on / (self.on + self.off), 1 - 1 / self.on - 1 / self.off)
 
     def availability(self, t: int) -> RoundAvailability:
-        """Return the availability in round t (see `Trace.round`)."""
         return complete_if_online(self._chains.online(t))
 
     def _draws(self, t: int) -> NDArray[np.float32]:

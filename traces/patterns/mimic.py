@@ -51,7 +51,6 @@ class RoundRobin(SeededTrace, name="round-robin"):
         return self.rng("round-robin-phase", 0).integers(self.tau)
 
     def availability(self, t: int) -> RoundAvailability:
-        """Return the availability in round t (see `Trace.round`)."""
         if self.variant == "paper":
             return complete_if_online((t - 1) % self.tau == self._phase)
         return complete_if_online(_at_least_two((t - 1) % self.tau == 0, self.rng("round-robin-two", t)))
@@ -80,7 +79,6 @@ class Levels(SeededTrace, name="levels"):
         return np.asarray(self.lowest + level * (1 - self.lowest) / (_LEVELS - 1), np.float32)
 
     def availability(self, t: int) -> RoundAvailability:
-        """Return the availability in round t (see `Trace.round`)."""
         online = self.rng("levels", t).random(self.num_clients, np.float32) < self.p
         return complete_if_online(_at_least_two(online, self.rng("levels-two", t)))
 
@@ -106,7 +104,6 @@ class TimeVarying(SeededTrace, name="time-varying"):
         return max(1, int(self.share * self.num_clients + 1e-9))  # 0.29 * 100 is 28.999...
 
     def availability(self, t: int) -> RoundAvailability:
-        """Return the availability in round t (see `Trace.round`)."""
         rng = self.rng("time-varying", t)
         weights = rng.random(self.num_clients, np.float32)
         weights *= 9

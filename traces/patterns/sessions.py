@@ -49,7 +49,6 @@ class ComeAndGo(TimedTrace, name="sessions"):
 
     @cached_property
     def sessions(self) -> DrawnSessions:
-        """Who is online when."""
         share = {"always": 1.0, "exponential": self.on / (self.on + self.off), "slots": self.p}[self.kind]
         return DrawnSessions(self.num_clients, Draws(self.seed, "sessions"), share, self._lengths)
 

@@ -53,7 +53,6 @@ class Sleep(SeededTrace, name="sleep"):
         return self.rng("sleep", 0).random(self.num_clients) * _DAY
 
     def availability(self, t: int) -> RoundAvailability:
-        """Return the availability in round t (see `Trace.round`)."""
         now = (t - 1) % self.period * _DAY / self.period
         end = self.begin + self.hours * 3600
         today = (self.begin <= now) & (now < end)

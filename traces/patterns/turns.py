@@ -49,7 +49,6 @@ class Diurnal(SeededTrace, name="diurnal"):
         return np.arange(self.num_clients) * self.of // self.num_clients < self.groups
 
     def availability(self, t: int) -> RoundAvailability:
-        """Return the availability in round t (see `Trace.round`)."""
         cycle = self.period + (self.rest_period or self.period)
         return complete_if_online(self.first_shift == ((t - 1) % cycle < self.period))
 
@@ -92,6 +91,5 @@ class Periodic(SeededTrace, name="periodic"):
         return int(self.rng("periodic", 0).integers(self.period // self.groups))
 
     def availability(self, t: int) -> RoundAvailability:
-        """Return the availability in round t (see `Trace.round`)."""
         turn = self.period // self.groups
         return complete_if_online(self.group == (t - 1 + self.offset) // turn % self.groups)

@@ -111,11 +111,9 @@ class DeviceRun(SeededTrace, name="run"):
 
     @cached_property
     def has_late_replies(self) -> bool:  # type: ignore[override]
-        """Whether a reply was late (see `Trace`)."""
         return any(r.late for r in self._rounds)
 
     def availability(self, t: int) -> RoundAvailability:
-        """Return the availability in round t (see `Trace.round`)."""
         member, online = np.zeros((2, self.num_clients), np.bool_)
         completion = np.zeros(self.num_clients, np.float32)
         member[self._rounds[min(t, self.num_rounds) - 1].members] = True
@@ -133,14 +131,12 @@ class DeviceRun(SeededTrace, name="run"):
         return lost
 
     def delay(self, t: int) -> NDArray[np.int32]:
-        """Return by how many rounds replies to tasks of round t are late (see `Trace.delay`)."""
         delay = np.zeros(self.num_clients, np.int32)
         if (now := self._of(t)) is not None:
             delay[[*now.late]] = [*now.late.values()]
         return delay
 
     def ends(self, t: int) -> int:
-        """Return when round t ended, in microseconds (see `Trace.ends`)."""
         cycles, rest = divmod(t, self.num_rounds)
         return cycles * self._passed[-1] + self._passed[rest]
 

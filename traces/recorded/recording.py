@@ -61,7 +61,6 @@ class Recording(TimedTrace):
 
     @cached_property
     def sessions(self) -> RecordedSessions:
-        """Who is online when."""
         return RecordedSessions(*self._recorded, self.repeat)
 
     @cached_property

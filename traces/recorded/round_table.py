@@ -60,7 +60,6 @@ class RoundTable(SeededTrace, name="table"):
 
     @cached_property
     def devices(self) -> tuple[str, ...]:  # type: ignore[override]
-        """The names of the clients (see `Trace`)."""
         return self._clients.names
 
     @property
@@ -69,7 +68,6 @@ class RoundTable(SeededTrace, name="table"):
         return len(self._lines[0]) - 1
 
     def availability(self, t: int) -> RoundAvailability:
-        """Return the availability in round t (see `Trace.round`)."""
         online = np.zeros(self.num_clients, np.bool_)
         completion = np.zeros(self.num_clients, np.float32)
         if self.repeat or t <= self.num_rounds:
