@@ -50,6 +50,12 @@ def test_contract(name):
         assert same(rounds[4], [array[:50] for array in make(name, 100, 7).round(4)])
 
 
+@pytest.mark.parametrize(("old", "new"), [("late", "delay"), ("seconds", "ends")])
+def test_a_method_of_an_older_version_is_refused(old, new):
+    with pytest.raises(TypeError, match=f"Office.{old} is called {new}"):
+        type("Office", (Trace,), {old: lambda self, t: 0})
+
+
 @pytest.mark.parametrize("name", EVERY_TRACE)
 def test_what_is_not_allowed_is_refused(name):
     for changes in ({"num_clients": 0}, {"seed": -1}):

@@ -119,10 +119,7 @@ def test_what_is_written_is_read(write, devices, plan, columns, as_json):
 FIRST = "2026-03-01T08:00,2026-03-01T09:00"
 MISTAKES = {  # header, lines -> message
     ("device,begin,end",): "line 1: the header is 'device,begin,end', expected the columns device or client,",
-    ("device\tstart\tend",): r"line 1: the header is 'device\tstart\tend'",
     ("device,start,device_id,end",): "line 1: there are 2 columns device, leave one",
-    ("device,start,end", '"a,0,5'): "line 2: not a line of CSV (unexpected end of data)",
-    ("device,start,end", "a, b,0,5"): "line 2: 3 values expected as in the header, found 4",
     ("device,start,end", ",0,5"): "line 2: device is missing, give its name",
     ("device,start,end", "a,,5"): "line 2: start is missing, give seconds or a time such as",
     ("device,start,end", "a,0,today"): "line 2: 'today' is not a finite number, give seconds or a time",

@@ -145,6 +145,16 @@ def test_always(options: dict[str, Any]) -> None:
     assert (trace.round(10**6).completion == 1).all()
 
 
+def test_an_earlier_moment() -> None:
+    """What was asked before makes no difference, to one client or to all."""
+    begin = np.arange(N) * 100 * SECOND
+    for options in (*KINDS, {"kind": "always"}):
+        fresh, used = made(**options), made(**options)
+        used.tasks(10**12, 1, np.flatnonzero(used.is_online(10**12))[:1])
+        assert used.next_online(begin).tolist() == fresh.next_online(begin).tolist()
+        assert used.is_online(400 * SECOND).tolist() == fresh.is_online(400 * SECOND).tolist()
+
+
 def test_never() -> None:
     seen = made(kind="slots", p=0.0)
     assert not seen.is_online(10**12).any()

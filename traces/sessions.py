@@ -76,9 +76,10 @@ class Sessions(ABC):
         moments = np.full(len(begin), NEVER)
         clients = np.flatnonzero(begin < NEVER)
         then = begin[clients]
+        self._go_back(int(then.min(initial=NEVER)))
         spells = self._spells.of(clients)
         self._follow(spells, np.arange(len(clients)), then)
-        moments[clients] = np.where(spells.online, then, spells.leave)
+        moments[clients] = np.where(spells.online, then, np.minimum(spells.leave, NEVER))
         return moments
 
     def work(
@@ -112,8 +113,7 @@ class Sessions(ABC):
 
     def _at(self, now: int, clients: NDArray[np.intp] | None = None) -> Spells:
         """Return where all clients are; if some are given, only these are asked about."""
-        if now < self._now:
-            self._spells = self._begin()
+        self._go_back(now)
         self._now = now
         if clients is None:
             over = np.flatnonzero(self._spells.until <= now)
@@ -122,6 +122,11 @@ class Sessions(ABC):
         if over.size:
             self._find(self._spells, over, np.full(len(over), now))
         return self._spells
+
+    def _go_back(self, now: int) -> None:
+        """Begin anew if a moment is earlier than those asked about before."""
+        if now < self._now:
+            self._spells, self._now = self._begin(), 0
 
     def _follow(self, spells: Spells, at: NDArray[np.intp], moments: Moments) -> None:
         """Go on to the spells that run at given moments, shape of `at`."""
@@ -215,8 +220,7 @@ def _last(
 class DrawnSessions(Sessions):
     """Clients that are online and offline in turns, from the beginning on, for ever.
 
-    Each spell is a function of the client and of its number. Only the present one of each client is kept:
-    time that goes on is followed, and for an earlier moment a client's spells are drawn once more.
+    Each spell is a function of the client and of its number; only the present one of each client is kept.
 
     `share` is the probability of being online at first. `lengths` returns the lengths of spells in seconds,
     above 0 and maybe infinite, given a draw for each from 0 to 1 and whether they are online.
