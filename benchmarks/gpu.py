@@ -144,17 +144,18 @@ def two_rounds(clients: VirtualClients, rule: str, work: Work) -> list[NDArray[A
         if answers.failures:
             raise RuntimeError(f"{rule} on {clients.model.device}: {answers.failures[0].reason}")
         found += in_order(answers)
-        memories |= {update.client: update.memory for update in answers.updates}
+        if answers.memories:
+            memories |= zip(answers.reported["client"].tolist(), answers.memories, strict=True)
     return found
 
 
 def in_order(answers: Answers) -> list[NDArray[Any]]:
     """Return all arrays that clients sent or keep, in ascending order of clients."""
     arrays: list[NDArray[Any]] = []
-    for k in np.argsort(answers.updates.reported["client"]).tolist():
-        update = answers.updates[k]
-        kept = update.memory.pending if update.memory is not None else None
-        arrays += [answers.vectors[k], *update.extra, *(kept or {}).values()]
+    for k in np.argsort(answers.reported["client"]).tolist():
+        kept = answers.memories[k].pending if answers.memories else None
+        extra = answers.extra[k] if answers.extra else ()
+        arrays += [answers.vectors[k], *extra, *(kept or {}).values()]
     return arrays
 
 

@@ -58,9 +58,10 @@ def time_rounds(
         start = time.perf_counter()
         instructions = strategy.configure_fit(number, current, manager)
         taken["configure_ms"].append(1000 * (time.perf_counter() - start))
-        results, failures = transport.fit(number, instructions, None)
+        table, failures = transport.fit(number, instructions, None)
+        results: Any = table
         if as_bytes:
-            results = [(proxy, _serialised(result)) for proxy, result in results]
+            results = [(proxy, _serialised(result)) for proxy, result in table.as_flower(transport.proxy)]
         start = time.perf_counter()
         current, _ = strategy.aggregate_fit(number, results, list(failures))
         taken["aggregate_ms"].append(1000 * (time.perf_counter() - start))

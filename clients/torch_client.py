@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from functools import lru_cache
+from typing import Any
 
 from flwr.app import Context
 
@@ -58,12 +59,15 @@ class TorchClient(FlexibleClient):
             if failure.trace:
                 _show(failure.trace)
             return failure.reason
-        (update,) = [*answers.updates, *answers.farewells]
+        told: dict[str, Any] = {metrics.CLIENT_ID: client, metrics.ROUND: config.round}
+        for row in answers.reported:
+            told = metrics.of_row(row)
+        memory = next(iter(answers.memories), None)
         local = [part for vector in answers.vectors if len(vector) for part in clients.model.split(vector)]
-        reported = {**update.metrics, metrics.RULE: config.rule}
+        own = [array for arrays in (*answers.extra, *answers.farewells.values()) for array in arrays]
         lost = trace is not None and bool(trace.lost(config.round)[client])
-        sent = [*local, *update.extra]
-        return Trained(sent, reported, update.memory, update.num_examples, seconds, lost)
+        reported = {**told, metrics.RULE: config.rule}
+        return Trained([*local, *own], reported, memory, int(clients.data.sizes[client]), seconds, lost)
 
     def score(self, asked: Asked) -> tuple[float, int, dict[str, Scalar]] | str:
         clients = self._clients(asked)

@@ -12,6 +12,7 @@ from flwr.server.client_proxy import ClientProxy
 
 import strategies
 from fedtide.engine.checkpoints.store import CheckpointStore
+from fedtide.ground.contract import REPORTED
 from strategies import FlatParameters, FlexibleStrategy, Layout, Replies, Roster
 from strategies.core.instructions import Sent
 from strategies.core.reply_vectors import ReplyVectors
@@ -125,20 +126,21 @@ def collected(
     count, size = len(vectors), len(next(iter(vectors.values())))
     started = [origins[k] if isinstance(origins, Mapping) else origins for k in sorted(vectors)]
     sent = [Sent(1, FlatParameters(x, Layout(((size,),), x.dtype)), 0.1, 0) for x in started]
-    columns: dict[str, Any] = {key: np.ones(count, np.int64) for key in ("steps", "planned", "num_examples")}
-    columns |= {key: np.full(count, told.get(key, np.nan)) for key in LOSSES}
+    reported = np.ones(count, REPORTED)
+    reported["client"], reported["resync"] = sorted(vectors), False
+    for key in LOSSES:
+        reported[key] = told.get(key, np.nan)
     return Replies(
-        clients=np.array(sorted(vectors)),
+        reported=reported,
+        planned=np.ones(count, np.int64),
         sent=sent,
         order=np.arange(count),
-        resync=np.zeros(count, bool),
         vectors=ReplyVectors(vectors[k] for k in sorted(vectors)),
         origins=started,
         buffers=[np.empty(0)] * count,
         extra=[()] * count,
         size=size,
         version=0,
-        **columns,
     )
 
 

@@ -124,7 +124,8 @@ def ask(nodes: GridTransport, server_round: int, *clients: int) -> tuple[dict[in
     """Have clients train in a round."""
     ins = FitIns(ndarrays_to_parameters([np.zeros(2, np.float32)]), {"round": server_round})
     results, failures = nodes.fit(server_round, [(nodes.proxy(k), ins) for k in clients], None)
-    return {int(proxy.cid): result for proxy, result in results}, {f.client: f.reason for f in failures}
+    answers = zip(map(int, results.names), results.results, strict=True)
+    return dict(answers), {f.client: f.reason for f in failures}
 
 
 def eventually(happens: Callable[[], Any]) -> None:

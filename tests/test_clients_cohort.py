@@ -17,6 +17,7 @@ from torch import nn
 from clients.simulated.jobs import Broadcast, Job
 from clients.simulated.virtual import Answers, ClientEnvironment, VirtualClients
 from fedtide.ground.contract import FitConfig
+from fedtide.ground.contract.metrics import of_row
 from fedtide.tasks import PartitionedData
 from fedtide.tasks.models import MODELS
 
@@ -64,8 +65,8 @@ def fit(model: str, jobs: list[Job], cohort: str, size: int, data: Any = None) -
 
 def by_client(answers: Answers) -> tuple[np.ndarray, list[dict[str, Any]]]:
     """The local weights and the metrics, in ascending order of clients."""
-    order = np.argsort([update.client for update in answers.updates])
-    return answers.vectors[order], [answers.updates[i].metrics for i in order]
+    order = np.argsort(answers.reported["client"])
+    return answers.vectors[order], [of_row(row) for row in answers.reported[order]]
 
 
 def config(**changes: Any) -> FitConfig:
@@ -136,11 +137,11 @@ def test_no_result_depends_on_the_other_clients_of_the_cohort(
     ]
     model, cohort = trained
     together, reported = by_client(fit(model, jobs, cohort, size))
-    singles = [alone for job in jobs if len((alone := fit(model, [job], cohort, 1)).updates)]
+    singles = [alone for job in jobs if len((alone := fit(model, [job], cohort, 1)).reported)]
     assert len(together) == len(singles)
     for vector, metrics, single in zip(together, reported, singles, strict=True):
         np.testing.assert_array_equal(vector, single.vectors[0])
-        assert metrics == single.updates[0].metrics
+        assert metrics == of_row(single.reported[0])
 
 
 @settings(max_examples=10)

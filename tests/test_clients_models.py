@@ -11,6 +11,7 @@ from clients.simulated.virtual import Answers, ClientEnvironment, VirtualClients
 from fedtide.config import Settings
 from fedtide.federation import Federation
 from fedtide.ground.contract import FitConfig
+from fedtide.ground.contract.metrics import of_row
 from fedtide.tasks import Augmentation, Dataset, DatasetTask, PartitionedData
 
 LOOP = [
@@ -63,7 +64,7 @@ def test_dropout_crops_and_running_means_are_the_clients_own(model: str) -> None
 @pytest.mark.parametrize(("cohort", "model"), TOGETHER)
 def test_a_cohort_returns_what_each_client_returns_alone(cohort: str, model: str) -> None:
     alone, together = fit(clients(model, "loop")), fit(clients(model, cohort))
-    order = [update.client for update in together.updates]
+    order = together.reported["client"]
     np.testing.assert_allclose(together.vectors, alone.vectors[order], rtol=1e-4, atol=1e-5)
 
 
@@ -92,7 +93,7 @@ def test_dropout_and_crops_change_a_run() -> None:
     assert not np.array_equal(vectors[0], vectors[1])
     assert not np.array_equal(vectors[0], vectors[2])
     # What an incomplete client did are the first steps of a complete one.
-    whole, first = (fit(augmented, [0], share).updates[0].metrics for share in (1.0, 0.4))
+    whole, first = (of_row(fit(augmented, [0], share).reported[0]) for share in (1.0, 0.4))
     assert first["steps"] == 1
     assert whole["steps"] == 3
 

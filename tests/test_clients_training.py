@@ -22,6 +22,7 @@ from clients.simulated.evaluation import evaluate
 from clients.simulated.jobs import Broadcast, Job
 from clients.simulated.virtual import Answers, ClientEnvironment, Failure, VirtualClients
 from fedtide.ground.contract import FitConfig
+from fedtide.ground.contract.metrics import of_row
 from fedtide.tasks import PartitionedData
 
 SIZES = [23, 7, 12]
@@ -59,7 +60,7 @@ def trained(*args: Any, **kwargs: Any) -> tuple[np.ndarray, dict[str, Any]]:
     """The local weights and the metrics of a client that trains alone."""
     found = answers(*args, **kwargs)
     assert not found.failures
-    return found.vectors[0], found.updates[0].metrics
+    return found.vectors[0], of_row(found.reported[0])
 
 
 def train_in_pytorch(module: nn.Module, client: int, steps: list[np.ndarray], rate: float) -> list[float]:
@@ -111,7 +112,8 @@ def test_a_client_trains_for_as_long_as_it_is_available(
     completion: float, steps: int, normalise: bool
 ) -> None:
     found = answers(completion, module=lambda: make_module(normalise))
-    (client, extra, metrics, num_examples, memory), vector = found.updates[0], found.vectors[0]
+    (row,), (vector,) = found.reported, found.vectors
+    metrics = of_row(row)
     plain = make_module(normalise)
     drawn = batches(SIZES[0], 5, 6, client_rng(4, b"batches", 0, 2))[:steps]
     if normalise:
@@ -124,13 +126,13 @@ def test_a_client_trains_for_as_long_as_it_is_available(
     assert metrics["train-loss"] == pytest.approx(np.mean(losses), rel=1e-5)
     assert metrics["final-loss"] == pytest.approx(losses[-1], rel=1e-5)
     assert (metrics["client-id"], metrics["round"]) == (0, 2)
-    assert (client, num_examples, extra, memory) == (0, SIZES[0], [], None)
+    assert (row["client"], row["num_examples"], found.extra, found.memories) == (0, SIZES[0], [], [])
 
 
 def test_a_client_without_steps_or_examples_fails() -> None:
     found = answers(0.0)
     assert not len(found.vectors)
-    assert not len(found.updates)
+    assert not len(found.reported)
     assert found.failures == [Failure(0, "dropped in mid-round")]
     found = answers(virtual=VirtualClients(ClientEnvironment(make_data([0, 3]), make_module, 4)))
     (failure,) = found.failures
@@ -161,9 +163,9 @@ def test_a_farewell_leaves_the_others_weights_alone() -> None:
     found = clients.fit(Broadcast(start), [Job(1, [], leaving, 0.0, memory), Job(0, [], CONFIG, 1.0)])
     assert not found.failures
     np.testing.assert_array_equal(found.vectors, [trained()[0]])
-    (farewell,), (update,) = found.farewells, found.updates
-    assert (farewell.client, update.client) == (1, 0)
-    np.testing.assert_array_equal(farewell.extra, [np.arange(3.0)])
+    assert found.reported["client"].tolist() == [0]
+    assert [*found.farewells] == [1]
+    np.testing.assert_array_equal(found.farewells[1], [np.arange(3.0)])
 
 
 @pytest.fixture

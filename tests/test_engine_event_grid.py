@@ -114,7 +114,7 @@ def test_nobody_waits_for_who_has_left_the_objective(federation: Federation) -> 
     instructions.withdrawn = ["0"]
     instructions.add(nodes.proxy(1), None)
     results, failures = nodes.fit(2, instructions, None)
-    assert ([proxy.cid for proxy, _ in results], failures) == (["1"], [])
+    assert (results.names, failures) == (["1"], [])
     assert (nodes.record()["withdrawn"], nodes.at_work().size) == ([(0, 1)], 0)
 
 

@@ -92,7 +92,7 @@ def test_ray_gives_the_same_result_as_inline(simulate: Callable[..., Any], ray_c
             more = {**late, "initial_model": initial}
             experiment = prepare(Plan.of(replace(settings, strategy=method, **more)))
             clients.memories.clear()
-            transport = with_late_replies(clients, experiment.trace)
+            transport = with_late_replies(clients, experiment.trace, experiment.initial.layout)
             manager = TraceClientManager(experiment.clock.round, transport, settings.seed)
             records: list[dict[str, Any]] = []
             server = RoundServer(experiment.strategy, manager, 1, [records.append])

@@ -20,6 +20,7 @@ from fedtide.engine.transports.base import Transport
 from fedtide.engine.transports.event_time import EventTime
 from fedtide.ground.contract import FitConfig
 from strategies import SELECTIONS, STRATEGIES
+from strategies.core.replies import ReplyTable
 from traces.base import NEVER, microseconds
 from traces.recorded import recording
 from traces.recorded.log import DeviceLog, RawSessions
@@ -128,7 +129,7 @@ class Clients(Transport):
     def proxy(self, client: int) -> NamedProxy:
         return NamedProxy(str(client))
 
-    def fit(self, server_round: int, instructions: Any, timeout: Any) -> tuple[list[Any], list[Any]]:
+    def fit(self, server_round: int, instructions: Any, timeout: Any) -> tuple[Any, list[Any]]:
         results = []
         for proxy, instruction in instructions:
             config, device = FitConfig.from_wire(instruction.config), self.devices[int(proxy.cid)]
@@ -140,7 +141,7 @@ class Clients(Transport):
                 result.metrics |= {"rms-loss": float(np.sqrt(squares.mean()))}
             results.append((proxy, result))
             self.updates[int(proxy.cid), config.round] = device.update
-        return results, []
+        return ReplyTable.of(results), []
 
     evaluate = fit
 

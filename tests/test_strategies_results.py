@@ -1,4 +1,4 @@
-"""Results in columns: the same as a list of them, whatever the clients report."""
+"""Replies in columns: the same as Flower's list of them, whatever the clients report."""
 
 from typing import Any
 
@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 import strategies
 from fedtide.ground.contract import REPORTED
-from strategies import FlatParameters, FlexibleStrategy, Layout, Roster
-from strategies.core.results import RoundResults
+from strategies import FedAvg, FlatParameters, FlexibleStrategy, Layout, Replies, Roster
+from strategies.core.replies import ReplyTable
+from strategies.core.reply_vectors import ReplyVectors
 
 N, M, STEPS = 7, 5, 4
 LAYOUT = Layout(((2, 2), (1,)), np.dtype(np.float32))
@@ -21,10 +22,14 @@ ODD = NUMBERS | st.sampled_from([0.0, -1.0, 1e19, np.inf, -np.inf, np.nan])
 Row = tuple[int, int, int, float, Any]  # client, number of examples, steps, loss, update
 
 
+def proxy(client: int) -> NamedProxy:
+    return NamedProxy(str(client))
+
+
 class Play:
     """A strategy, and rounds in which it gets the results of some rows."""
 
-    def __init__(self, method: str, **options: Any) -> None:
+    def __init__(self, method: str | type[FlexibleStrategy], **options: Any) -> None:
         own: Any = {"local_steps": STEPS, "batch_size": 2, "learning_rate": 0.1, **options}
         start = FlatParameters(STARTS, LAYOUT)
         self.strategy: FlexibleStrategy = strategies.make(method, start, Roster(np.arange(1, N + 1)), **own)
@@ -32,18 +37,19 @@ class Play:
         self.manager.online = range(N)
         self.parameters: Any = self.strategy.initialize_parameters(self.manager)
 
-    def begin(self, rows: list[Row]) -> RoundResults:
+    def begin(self, rows: list[Row]) -> ReplyTable:
         """What an engine hands over in the next round: the replies in the order in which they came."""
         self.number += 1
         self.strategy.configure_fit(self.number, self.parameters, self.manager)
-        vectors = [STARTS + np.asarray(update, np.float32) for *_, update in rows]
+        start = self.parameters.vector
+        with np.errstate(over="ignore"):
+            vectors = [start + np.asarray(update, np.float32) for *_, update in rows]
         reported = np.zeros(len(rows), REPORTED)
         for k, ((client, n, steps, loss, _), vector) in enumerate(zip(rows, vectors, strict=True)):
             with np.errstate(over="ignore", invalid="ignore"):
-                norm = np.linalg.norm((vector - STARTS).astype(np.float64))
+                norm = np.linalg.norm((vector - start).astype(np.float64))
             reported[k] = client, self.number, n, steps, loss, loss, loss, np.nan, norm, False
-
-        return RoundResults(reported, vectors, LAYOUT, lambda client: NamedProxy(str(client)))
+        return ReplyTable(reported=reported, vectors=ReplyVectors(vectors), layout=LAYOUT)
 
     def end(self, results: Any) -> tuple[np.ndarray, str]:
         """The weights, and all that the round says."""
@@ -84,21 +90,22 @@ def test_columns_and_a_list_are_the_same_round(
     columns, listed = Play(method, **options), Play(method, **options)
     for rows in rounds:
         weights, said = columns.end(columns.begin(rows))
-        expected, also = listed.end([*listed.begin(rows)])
+        expected, also = listed.end(listed.begin(rows).as_flower(proxy))
         np.testing.assert_allclose(weights, expected, rtol=1e-12, atol=1e-12)
         assert said == also
 
 
-def test_ordinary_replies_are_read_without_a_list() -> None:
-    """And those of which a wrapper, such as Flower's differential privacy, changes one in place with it."""
-    play = Play("fedavg")
-    results = play.begin([(k, k + 1, 4, 1.0, [k] * M) for k in (3, 0)])
-    weights, _ = play.end(results)
-    assert not results.is_list
-    assert results.order.tolist() == [1, 0]  # in which they arrived
+def test_a_bad_reply_costs_that_reply() -> None:
+    """The others are read in their columns; the order is that in which they arrived."""
+
+    class Noting(FedAvg):
+        def update(self, replies: Replies) -> None:
+            self.order = replies.order.tolist()
+            super().update(replies)
+
+    play: Any = Play(Noting)
+    rows: list[Row] = [(3, 4, 4, 1.0, [3] * M), (5, 6, 4, 1.0, [np.nan] * M), (0, 1, 4, 1.0, [0] * M)]
+    weights, _ = play.end(play.begin(rows))
+    assert play.strategy.report.rejected == [("5", "weights are not finite")]
+    assert play.strategy.order == [2, 0]
     np.testing.assert_allclose(weights, STARTS + 3 * 4 / 5)  # n = 4 of 5 examples moved by 3
-    results = play.begin([(2, 3, 4, 1.0, [1] * M)])
-    for _, result in results:
-        result.parameters = FlatParameters(STARTS + 7, LAYOUT)
-    weights, _ = play.end(results)
-    np.testing.assert_allclose(weights, STARTS + 7)

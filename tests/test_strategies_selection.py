@@ -1,6 +1,5 @@
 """Which clients are asked, and what for."""
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -156,7 +155,9 @@ def test_oort_takes_any_losses() -> None:
     rounds = selecting("fedavg", "oort:explore=0,least=0")
     selection: Any = rounds.strategy.selection
     for t, loss in enumerate([1e308, -2.0, -2.0], start=1):  # the first overflows
-        selection.note(t, replace(heard(dict.fromkeys(range(N), 1.0), t), rms_loss=np.full(N, loss)), {})
+        replies = heard(dict.fromkeys(range(N), 1.0), t)
+        replies.reported["rms_loss"] = loss
+        selection.note(t, replies, {})
         assert np.isfinite(selection.scores(np.arange(N), t + 1)).all()
     scores = selection.scores(np.arange(N), 4)
     assert (scores > 0).all()
@@ -168,7 +169,8 @@ def heard(seconds: dict[int, float], t: int) -> Replies:
     """Replies of all clients, with a root mean square loss of 2."""
     zeros = {k: np.zeros(M) for k in seconds}
     replies = collected(zeros, np.zeros(M), train_loss=1.0, rms_loss=2.0)
-    return replace(replies, num_examples=SIZES, seconds=np.array([*seconds.values()]))
+    replies.reported["num_examples"], replies.reported["seconds"] = SIZES, [*seconds.values()]
+    return replies
 
 
 def no_selection(roster: Roster, seed: int) -> bool:

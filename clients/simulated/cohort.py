@@ -19,10 +19,11 @@ from clients.draws import BatchIndices, draw_fisher
 from clients.gradients.batches import Batch, CohortBatches, DeviceData
 from clients.gradients.flat import as_tensor
 from clients.gradients.oracle import CohortOracle, update_norms
+from clients.memory.handshake import Memory
 from clients.rules import SGD
 from clients.rules.base import Change, DescendingOracle, no_fisher
 from clients.rules.vectors import Rate, Vector
-from clients.simulated.jobs import PreparedJob, Updates
+from clients.simulated.jobs import PreparedJob
 from clients.training import LocalDeadline, do_steps, finish, make_rule, of_weights, weights_of
 from fedtide.ground.contract import REPORTED, Reported
 
@@ -30,9 +31,14 @@ _BLOCK = 1 << 24  # numbers in the inputs that are gathered for one step (64 MB)
 
 
 class Trained(NamedTuple):
-    """What a cohort returns: the update of each client, and whether their weights are sent as well."""
+    """What the clients of a cohort return besides their vectors, K rows.
 
-    updates: Updates
+    `extra` is empty where clients send no arrays of the method, `memories` where all are unchanged.
+    """
+
+    reported: Reported
+    extra: Sequence[Sequence[NDArray[Any]]]
+    memories: Sequence[Memory]
     sends_weights: bool
 
 
@@ -97,7 +103,7 @@ def train(
     reported = _reported(
         cohort, losses.double().cpu().numpy(), done, norms if rule.sends_weights else math.nan
     )
-    return Trained(Updates(reported, extra, new), rule.sends_weights)
+    return Trained(reported, extra, new, rule.sends_weights)
 
 
 def on(device: torch.device) -> Callable[[NDArray[Any]], Tensor]:

@@ -1,18 +1,16 @@
-"""What a client is asked to do, what it prepares for it, and what it returns."""
+"""What a client is asked to do, and what it prepares for it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
 from numpy.typing import NDArray
 
 from clients.draws import BatchIndices, client_rng, draw_batches
 from clients.memory.handshake import Memory, open_memory
 from clients.rules import rule_named
-from fedtide.ground.contract import REPORTED, FitConfig, Reported, metrics
+from fedtide.ground.contract import FitConfig
 from fedtide.tasks import FederatedData
 
 
@@ -68,57 +66,3 @@ def prepare(
         rng = client_rng(seed, b"dropout", client, config.round)
         batches = batches._replace(seeds=rng.integers(2**63, size=steps))
     return PreparedJob(job, batches, num_examples, *open_memory(memory, config.last_accepted))
-
-
-class ClientUpdate(NamedTuple):
-    """What one client returns besides its weights."""
-
-    client: int
-    extra: Sequence[NDArray[Any]]  # the method's own arrays
-    metrics: dict[str, int | float]  # see `fedtide.ground.contract.metrics`
-    num_examples: int
-    memory: Memory | None  # from now on; None: unchanged
-
-
-@dataclass(frozen=True)
-class Updates:
-    """What K clients return, a sequence of `ClientUpdate` that is kept in columns.
-
-    Many clients train in a millisecond: an object and a dictionary for each would take as long. `extra` is
-    empty where no client sends arrays of the method, `memories` where all are unchanged.
-    """
-
-    reported: Reported = field(default_factory=lambda: np.empty(0, REPORTED))
-    extra: Sequence[Sequence[NDArray[Any]]] = ()
-    memories: Sequence[Memory] = ()
-
-    def __len__(self) -> int:
-        return len(self.reported)
-
-    def __iter__(self) -> Iterator[ClientUpdate]:
-        return map(self.__getitem__, range(len(self)))
-
-    def __getitem__(self, k: int) -> ClientUpdate:
-        row = self.reported[k]
-        memory = self.memories[k] if self.memories else None
-        extra = self.extra[k] if self.extra else []
-        return ClientUpdate(int(row["client"]), extra, metrics.of_row(row), int(row["num_examples"]), memory)
-
-    def kept(self, wanted: NDArray[np.bool_]) -> Updates:
-        """Return the updates of some clients, chosen by a mask of shape (K,)."""
-        if wanted.all():
-            return self
-        at = np.flatnonzero(wanted).tolist()
-        extra = [self.extra[k] for k in at] if self.extra else ()
-        memories = [self.memories[k] for k in at] if self.memories else ()
-        return Updates(self.reported[wanted], extra, memories)
-
-
-def joined(parts: Sequence[Updates]) -> Updates:
-    """Return the updates of several groups of clients, one after the other."""
-    parts = [part for part in parts if len(part)]
-    if len(parts) < 2:
-        return parts[0] if parts else Updates()
-    extra = [own for part in parts for own in part.extra]
-    memories = [memory for part in parts for memory in part.memories]
-    return Updates(np.concatenate([part.reported for part in parts]), extra, memories)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, cast
@@ -24,15 +24,16 @@ from clients.rules.vectors import concatenate
 from clients.simulated.cohort import Trained, cohorts, on, train
 from clients.simulated.evaluation import evaluate, own_test
 from clients.simulated.faults import is_out_of_memory, time_limit
-from clients.simulated.jobs import Broadcast, ClientUpdate, Job, PreparedJob, Updates, joined, prepare
+from clients.simulated.jobs import Broadcast, Job, PreparedJob, prepare
 from clients.training import make_rule
-from fedtide.ground.contract import Scalar, metrics
+from fedtide.ground.contract import REPORTED, Reported, Scalar
 from fedtide.ground.errors import described, own_places, told
 from fedtide.ground.spill import let_go, new_rows
 from fedtide.tasks import FederatedData, blank
 from traces import finished_steps
 
 MAX_TRACE = 10_000  # characters
+Arrays = Sequence[NDArray[Any]]
 
 
 class Failure(NamedTuple):
@@ -44,16 +45,19 @@ class Failure(NamedTuple):
 
 
 class Answers(NamedTuple):
-    """The results of a list of training jobs.
+    """The results of a list of training jobs: those of the K clients that trained are in columns.
 
-    `vectors`, (K, M), has the local weights of the clients that trained, and after them the model's buffers;
-    the buffers alone where the method sends no weights.
+    `vectors`, (K, M), has the local weights of these clients, and after them the model's buffers; the buffers
+    alone where the method sends no weights. `extra` are the method's own arrays, empty where no client sends
+    any, and `memories` are what the clients remember from now on, empty where all are unchanged.
     """
 
     vectors: NDArray[Any]
-    updates: Updates  # what else these clients return
-    farewells: list[ClientUpdate]  # of the clients that leave
-    failures: list[Failure]  # the other clients
+    reported: Reported
+    extra: Sequence[Arrays] = ()
+    memories: Sequence[Memory] = ()
+    farewells: Mapping[int, Arrays] = {}  # the states of the clients that leave
+    failures: Sequence[Failure] = ()  # the other clients
     notes: tuple[str, ...] = ()  # sentences for the user
     seconds: float = 0.0  # how long the process was at work
 
@@ -122,7 +126,7 @@ class VirtualClients:
         prepared = self._prepare([job for job in jobs if not job.config.farewell], failures)
         start, *shared = (as_tensor(a).to(self.model.vector) for a in (broadcast.weights, *broadcast.shared))
         vectors = new_rows(len(prepared), len(start), self.dtype) if out is None else out
-        parts: list[Updates] = []
+        parts: list[Trained] = []
         count, sends_weights = 0, True
         too_many: list[int] = []  # sizes of cohorts for which memory did not suffice
         queue = cohorts(prepared, self.limit, int(np.prod(self.data.input_shape)))[::-1]
@@ -134,7 +138,7 @@ class VirtualClients:
                 let_go(rows)
                 if isinstance(trained, Trained):
                     sends_weights &= trained.sends_weights
-                    parts.append(trained.updates)
+                    parts.append(trained)
                     count += len(cohort)
                     continue
                 out_of_memory, failure = trained
@@ -154,7 +158,16 @@ class VirtualClients:
             sent = sent[:, : buffers.shape[1]]
             sent[:] = buffers
         notes, seconds = self._shrink_cohorts(too_many), time.perf_counter() - began
-        return Answers(sent, joined(parts), farewells, failures, notes, seconds)
+        return Answers(
+            sent,
+            np.concatenate([np.empty(0, REPORTED), *(part.reported for part in parts)]),
+            [own for part in parts for own in part.extra],
+            [memory for part in parts for memory in part.memories],
+            farewells,
+            failures,
+            notes,
+            seconds,
+        )
 
     def evaluate(self, broadcast: Broadcast, jobs: Sequence[Job]) -> Scores:
         """Evaluate each client's model, the personal one where the method has one, on `own_test`."""
@@ -204,15 +217,13 @@ class VirtualClients:
         note = f"not enough memory to train {smallest} clients in one call: from now on at most {self.limit}"
         return (note,)
 
-    def _farewells(self, jobs: Sequence[Job]) -> list[ClientUpdate]:
+    def _farewells(self, jobs: Sequence[Job]) -> dict[int, Arrays]:
         """Return the states of clients that leave, empty where a client has lost it."""
-        updates: list[ClientUpdate] = []
+        states = dict[int, Arrays]()
         for job in jobs:
             memory, _ = open_memory(self.load(job.memory), job.config.last_accepted)
-            reported = {metrics.CLIENT_ID: job.client, metrics.ROUND: job.config.round}
-            state, size = list(memory.committed.values()), int(self.data.sizes[job.client])
-            updates.append(ClientUpdate(job.client, state, {**reported}, size, None))
-        return updates
+            states[job.client] = [*memory.committed.values()]
+        return states
 
     def _prepare(self, jobs: Sequence[Job], failures: list[Failure]) -> list[PreparedJob]:
         """Prepare the jobs of the clients that train; add the others to the failures."""

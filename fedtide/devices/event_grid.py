@@ -18,7 +18,8 @@ from fedtide.devices.identities import Identities
 from fedtide.engine.transports.base import FitInstructions
 from fedtide.ground.contract import metrics
 from strategies.core.instructions import RoundInstructions, farewells_in
-from strategies.core.results import ClientFailure, FitResults
+from strategies.core.replies import ReplyTable
+from strategies.core.report import ClientFailure
 from strategies.core.state import StateDict, take
 
 
@@ -70,7 +71,7 @@ class EventGrid(GridTransport):
 
     def fit(
         self, server_round: int, instructions: FitInstructions, timeout: float | None
-    ) -> tuple[FitResults, list[ClientFailure]]:
+    ) -> tuple[ReplyTable, list[ClientFailure]]:
         """Give tasks, wait until the round is over, and return the replies that have come, in their order.
 
         Who leaves and is asked for its state is waited for, and its answer ends no round.
@@ -108,7 +109,7 @@ class EventGrid(GridTransport):
         }
         if server_round == 1:
             self._record["round_ends"] = self.replies
-        return results, [ClientFailure(str(client), reason) for client, reason in why.items()]
+        return ReplyTable.of(results), [ClientFailure(str(k), reason) for k, reason in why.items()]
 
     def record(self) -> dict[str, Any]:
         """Return in addition when the round began and ended, and which tasks have ended."""

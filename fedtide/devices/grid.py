@@ -34,7 +34,8 @@ from fedtide.engine.transports.base import EvaluateInstructions, EvaluateResults
 from fedtide.ground import one_object
 from fedtide.ground.contract import Scalar, fit, metrics
 from fedtide.ground.wording import plain
-from strategies.core.results import ClientFailure, FitResults
+from strategies.core.replies import FitResult, ReplyTable
+from strategies.core.report import ClientFailure
 
 POLL_SECONDS = 0.1
 LOOK_SECONDS = 2.0  # between two looks at the nodes, within a round
@@ -110,7 +111,7 @@ class GridTransport(Transport):
 
     def fit(
         self, server_round: int, instructions: FitInstructions, timeout: float | None
-    ) -> tuple[FitResults, list[ClientFailure]]:
+    ) -> tuple[ReplyTable, list[ClientFailure]]:
         """Have clients train, until all or enough have replied, or the deadline has passed."""
         if not instructions:
             self._wait_for_a_free_client()
@@ -126,7 +127,7 @@ class GridTransport(Transport):
             else:
                 failures.append(ClientFailure(str(sent.client), f"task of round {sent.round}: {late}"))
         self._note_leaving(results)
-        return results, failures
+        return ReplyTable.of(results), failures
 
     def evaluate(
         self, server_round: int, instructions: EvaluateInstructions, timeout: float | None
@@ -199,7 +200,7 @@ class GridTransport(Transport):
         gone = {*self.messages.send(tasks, kind, server_round, max(LEAST_TTL, 2 * (limit or 0.0)))}
         return asked - gone, why | dict.fromkeys(gone, "its node has gone"), limit
 
-    def _note_leaving(self, results: FitResults) -> None:
+    def _note_leaving(self, results: Sequence[FitResult]) -> None:
         """Note who says in its reply that it leaves."""
         for proxy, result in results:
             if result.metrics.get(metrics.DEPARTING) is True:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
 
 import numpy as np
-from flwr.common import FitIns, FitRes, Scalar
+from flwr.common import FitIns, Scalar
 from flwr.server.client_proxy import ClientProxy
 from flwr.server.history import History
 from flwr.server.server import Server
@@ -18,12 +17,13 @@ from flwr.server.strategy import Strategy
 from fedtide.config import Settings
 from fedtide.engine.availability import Clock, TraceClientManager
 from fedtide.engine.stopping import StoppingRule, evaluation_is_due
-from fedtide.ground.contract.metrics import ROUND, SECONDS, STEPS, TRAIN_LOSS
+from fedtide.ground.contract.metrics import ROUND, STEPS, TRAIN_LOSS
 from fedtide.ground.wording import plain
 from strategies import FlexibleStrategy
 from strategies.core.decoding import whole
 from strategies.core.parameters import count_bytes
-from strategies.core.results import ClientFailure, FitResults, columns_of
+from strategies.core.replies import FitResult, ReplyTable
+from strategies.core.report import ClientFailure
 
 Record = dict[str, Any]
 
@@ -108,11 +108,14 @@ class RoundServer(Server):
             instructions = self.strategy.configure_fit(server_round, self.parameters, self._client_manager)
         with _timed(record, "train"), self._reaching_clients():
             results, failures = self.transport.fit(server_round, instructions, timeout)
-            if not isinstance(self.strategy, FlexibleStrategy):
-                results, failures = _on_time(server_round, results, failures)
+            given: ReplyTable | list[FitResult] = results
+            if not isinstance(self.strategy, FlexibleStrategy):  # which takes the table
+                given = results.as_flower(self.transport.proxy)
+                given, failures = _on_time(server_round, given, failures)
+                results = ReplyTable.of(given)
         record["seconds"] |= self.transport.seconds
         with _timed(record, "aggregate"):
-            as_list = cast(list[tuple[ClientProxy, FitRes]], results)  # in all but its type
+            as_list = cast(list[FitResult], given)
             aggregated, metrics = self.strategy.aggregate_fit(server_round, as_list, list(failures))
         record |= {"notes": [*self.transport.notes]} if self.transport.notes else {}
         if aggregated is not None:
@@ -131,7 +134,7 @@ class RoundServer(Server):
         return record | self._of_transport(record)
 
     def _device_seconds(
-        self, server_round: int, record: Record, results: FitResults, failures: Sequence[ClientFailure]
+        self, server_round: int, record: Record, results: ReplyTable, failures: Sequence[ClientFailure]
     ) -> float | None:
         """Return how long clients have worked, all together: by the trace's clock, else as far as measured.
 
@@ -141,12 +144,7 @@ class RoundServer(Server):
             known = self.clock.work_seconds(server_round, np.array(record["selected"], np.intp))
             if known is not None:
                 return known
-        columns = columns_of(results)
-        if columns is not None:
-            took = columns.reported["seconds"]
-        else:
-            took = np.array([result.metrics.get(SECONDS, math.nan) for _, result in results], np.float64)
-        took = np.append(took, [failure.seconds for failure in failures])
+        took = np.append(results.reported["seconds"], [failure.seconds for failure in failures])
         measured = took[np.isfinite(took)]
         return float(measured.sum()) if len(measured) else None
 
@@ -204,8 +202,8 @@ class RoundServer(Server):
 
 
 def _on_time(
-    server_round: int, results: FitResults, failures: list[ClientFailure]
-) -> tuple[FitResults, list[ClientFailure]]:
+    server_round: int, results: list[FitResult], failures: list[ClientFailure]
+) -> tuple[list[FitResult], list[ClientFailure]]:
     """Take late replies for failures: a strategy of Flower would take them for replies of this round."""
     late = {proxy.cid for proxy, r in results if r.metrics.get(ROUND, server_round) != server_round}
     refused = [ClientFailure(name, "late reply: strategies of Flower take none") for name in sorted(late)]
@@ -215,7 +213,7 @@ def _on_time(
 def _participation(
     strategy: Strategy,
     instructions: Sequence[tuple[ClientProxy, FitIns]],
-    results: FitResults,
+    results: ReplyTable,
     failures: Sequence[ClientFailure],
 ) -> Record:
     """Record the selected, active and failed clients, the steps done, and the bytes sent each way."""
@@ -227,27 +225,16 @@ def _participation(
         record |= {"learning_rate": report.learning_rate, "events": report.events}
         record |= {"incomplete": report.incomplete, **report.measured}
         record |= {"late": report.late} if report.late else {}
-    columns = columns_of(results)
-    if columns is not None:  # they were read together, as all of them count
-        record["active"], record["steps"] = (columns.reported[key].tolist() for key in ("client", "steps"))
-        bytes_up = columns.num_bytes
+        record |= {"active": report.active.tolist(), "steps": report.steps.tolist()}
     else:
-        record["active"], record["steps"] = _counted(strategy, results)
-        bytes_up = sum(count_bytes(result.parameters) for _, result in results)
+        told = zip(results.names, results.results, strict=True)
+        steps = {name: result.metrics.get(STEPS) for name, result in told}
+        record["active"] = _names(steps)
+        record["steps"] = [whole(steps[str(name)]) for name in record["active"]]
     record["failed"] = {plain(name): plain(reason) for name, reason in sorted(failed)}
     record["bytes_down"] = sum(count_bytes(ins.parameters) for _, ins in instructions)
-    record["bytes_up"] = bytes_up
+    record["bytes_up"] = results.num_bytes
     return record
-
-
-def _counted(strategy: Strategy, results: FitResults) -> tuple[list[int | str], list[int | None]]:
-    """Return the clients whose replies counted, and the steps that each of them reports."""
-    steps = {proxy.cid: result.metrics.get(STEPS) for proxy, result in results}
-    if isinstance(strategy, FlexibleStrategy):
-        accepted = set(strategy.report.active.tolist())
-        steps = {name: s for name, s in steps.items() if strategy.roster.find(name) in accepted}
-    names = _names(steps)
-    return names, [whole(steps[str(name)]) for name in names]
 
 
 def _names(names: Any) -> list[int | str]:

@@ -32,8 +32,7 @@ from fedtide.ground.errors import SettingsError
 from strategies import FlexibleStrategy, Layout, Options
 from strategies.core.flower_arguments import FlowerArguments
 from strategies.core.parameters import FlatParameters
-from strategies.core.report import is_news
-from strategies.core.results import ClientFailure
+from strategies.core.report import ClientFailure, is_news
 from strategies.core.state import nested, within
 
 PERSONAL = ("apfl", "pfedme")  # rules that train a second model, which no training loop of an app does

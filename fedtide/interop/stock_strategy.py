@@ -32,7 +32,7 @@ from strategies import FlatParameters, FlexibleStrategy, Options, Replies
 from strategies.core.decoding import is_number
 from strategies.core.instructions import Task
 from strategies.core.parameters import read_parameters
-from strategies.core.results import FitResults
+from strategies.core.replies import FitResult, ReplyTable
 from strategies.core.roster import Clients
 from strategies.core.state import StateDict
 from strategies.fedprox import FedProx
@@ -144,9 +144,10 @@ class StockStrategy(FlexibleStrategy):
         return None if task == plain else task
 
     def aggregate_fit(
-        self, server_round: int, results: FitResults, failures: Failures
+        self, server_round: int, results: ReplyTable | list[FitResult], failures: Failures
     ) -> tuple[Parameters | None, dict[str, Scalar]]:
-        self._results = {int(proxy.cid): (proxy, result) for proxy, result in reversed(results)}  # the first
+        listed = results if isinstance(results, list) else results.as_flower(self._manager.proxy)
+        self._results = {int(proxy.cid): (proxy, result) for proxy, result in reversed(listed)}  # the first
         self._failures = failures
         return super().aggregate_fit(server_round, results, failures)
 

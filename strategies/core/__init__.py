@@ -7,8 +7,7 @@ from strategies.core.method import LateReplies
 from strategies.core.options import Options, ServerRateOptions
 from strategies.core.parameters import FlatParameters, Layout
 from strategies.core.replies import Replies
-from strategies.core.report import RoundReport
-from strategies.core.results import ClientFailure
+from strategies.core.report import ClientFailure, RoundReport
 from strategies.core.roster import Clients, Forecast, Roster
 from strategies.core.selection import Selection, SelectionFactory
 from strategies.core.state import ByClient, Stateful, extend

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeGuard
 
 import numpy as np
@@ -50,15 +50,15 @@ def read_number(answer: Mapping[str, Any], key: str) -> float:
     return float(value) if is_number(value) else math.nan
 
 
-def check_form(result: FitRes) -> None:
-    """Raise ValueError if a client in this process returned no reply; what Flower carries always is one."""
-    if not isinstance(result.metrics, Mapping) or not isinstance(result.status, Status):
-        raise ValueError("a reply without status, or whose metrics are not a dictionary")
+def is_reply(result: FitRes) -> bool:
+    """Whether a client in this process returned a reply; what Flower carries always is one."""
+    return isinstance(result.metrics, Mapping) and isinstance(result.status, Status)
 
 
 def check_round(result: FitRes, server_round: int) -> None:
     """Raise ValueError if the client failed, or answers the task of another round."""
-    check_form(result)
+    if not is_reply(result):
+        raise ValueError("a reply without status, or whose metrics are not a dictionary")
     if result.status.code != Code.OK:
         raise ValueError(result.status.message or f"status {result.status.code.name}")
     if not answers(result, server_round):
@@ -109,7 +109,7 @@ def decode(
     return vector, buffers, extra
 
 
-def read_vector(arrays: list[NDArray[Any]], size: int) -> FloatVector:
+def read_vector(arrays: Sequence[NDArray[Any]], size: int) -> FloatVector:
     """Return the only array, shape (M,), of a client that sends something else than its weights."""
     shapes = [array.shape for array in arrays]
     if shapes != [(size,)]:

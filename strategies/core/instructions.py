@@ -120,18 +120,18 @@ class OpenTasks(Stateful):
     """Tasks without an answer: what each client was sent for its last one."""
 
     def __init__(self, layout: Layout) -> None:
-        self._layout, self._round = layout, 0
+        self._layout, self.round = layout, 0  # the round that is open; 0: none
         self._sent: dict[int, Sent] = {}
 
-    def begin(self, server_round: int, at_work: Clients, asked: NDArray[np.integer]) -> None:
-        """Begin a round, and forget the tasks that nobody is at work on.
-
-        `asked` is 0 where a client has no task to answer any more, whatever it is at work on, shape (N,).
-        """
-        self._round = server_round
-        awaited = at_work[asked[at_work] > 0].tolist()
-        for client in self._sent.keys() - awaited:
+    def begin(self, server_round: int, awaited: Clients) -> None:
+        """Begin a round, and forget the tasks of all clients that are not awaited."""
+        self.round = server_round
+        for client in self._sent.keys() - awaited.tolist():
             del self._sent[client]
+
+    def end(self) -> None:
+        """End the round: nobody has a task to answer until the next one begins."""
+        self.round = 0
 
     def ask(self, clients: Iterable[int], sent: Sent) -> None:
         """Note what some clients are sent in the current round."""
@@ -144,7 +144,7 @@ class OpenTasks(Stateful):
 
     def of(self, client: int | None, server_round: int) -> Sent | None:
         """Return what a client was sent for the task that it has to answer; None: there is none."""
-        return None if client is None or server_round != self._round else self._sent.get(client)
+        return None if client is None or server_round != self.round else self._sent.get(client)
 
     def state_dict(self) -> StateDict:
         """Return what was sent, by client, shape (K,); the weights of each model once, as rows."""
@@ -168,7 +168,7 @@ class OpenTasks(Stateful):
         models = [FlatParameters(vector, self._layout) for vector in vectors]
         keys = ("clients", "rounds", "models", "learning_rates", "versions", "local_steps")
         rows = zip(*(take(state, key).tolist() for key in keys), strict=True)
-        self._round = 0
+        self.round = 0
         self._sent = {
             client: Sent(task, models[model], rate, version, steps or None)
             for client, task, model, rate, version, steps in rows

@@ -11,20 +11,18 @@ from contextlib import suppress
 from typing import Any, Protocol, TypeGuard, runtime_checkable
 
 import numpy as np
-from flwr.common import FitIns, FitRes
+from flwr.common import FitIns
 from flwr.server.client_manager import ClientManager
 from flwr.server.client_proxy import ClientProxy
 from numpy.typing import NDArray
 
-from strategies.core.decoding import check_round, read_vector
+from strategies.core.decoding import read_vector
 from strategies.core.departures import LossTracker, judge
 from strategies.core.instructions import RoundInstructions, Task
 from strategies.core.method import Method
 from strategies.core.norms import MAX_NORM, norm
-from strategies.core.parameters import read_arrays
-from strategies.core.replies import Replies
+from strategies.core.replies import Arrays, Replies
 from strategies.core.report import RoundReport
-from strategies.core.results import FitResult, FitResults
 from strategies.core.roster import Clients
 from strategies.core.state import Stateful
 
@@ -149,27 +147,16 @@ class Members(Stateful):
                 task = Task(last_accepted=accepted, farewell=True, rule=self.method.rule)
                 instructions.add(proxy(client), task)
 
-    def take_leave(
-        self, server_round: int, results: FitResults, size: int, report: RoundReport
-    ) -> FitResults:
-        """Take in the states, M = `size` numbers, of the clients that leave; return the others' results."""
-        if not self.awaiting_farewell:
-            return results
-        states: dict[int, NDArray[np.float64]] = {}
-        others: list[FitResult] = []
-        for proxy, result in results:
-            client = self.roster.find(proxy.cid)
-            if client is None or client not in self.awaiting_farewell:
-                others.append((proxy, result))
-                continue
-            try:
-                if client in states:
-                    raise ValueError("second farewell")
-                states[client] = _read_state(result, server_round, size)
-            except ValueError as reason:
-                report.reject(proxy.cid, str(reason))
+    def take_leave(self, farewells: Mapping[str, Arrays], report: RoundReport) -> None:
+        """Take in the states of the clients that leave, given what they sent by their names."""
+        size, states = self.method.layout.size, dict[int, NDArray[np.float64]]()
+        for name, sent in farewells.items():
+            if (client := self.roster.find(name)) in self.awaiting_farewell and client is not None:
+                try:
+                    states[client] = _read_state(sent, size)
+                except ValueError as reason:
+                    report.reject(name, str(reason))
         self._part_with(states)
-        return others
 
     def note_data(self, replies: Replies) -> None:
         """Note what replies say about the clients' data, and tell the method who has some, or none."""
@@ -237,10 +224,9 @@ class Members(Stateful):
         return proxies
 
 
-def _read_state(result: FitRes, server_round: int, size: int) -> NDArray[np.float64]:
+def _read_state(sent: Arrays, size: int) -> NDArray[np.float64]:
     """Return the state that a client hands in; ValueError if it cannot be used."""
-    check_round(result, server_round)
-    state = read_vector(read_arrays(result.parameters), size).astype(np.float64)
+    state = read_vector(sent, size).astype(np.float64)
     if not (largest := norm(state)) <= MAX_NORM:
         raise ValueError(f"a state of norm {largest:.3g}")
     return state

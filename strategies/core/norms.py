@@ -6,13 +6,11 @@ This protects a run from broken clients, not from malicious ones, which can stay
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from strategies.core.parameters import FloatVector
-from strategies.core.replies import Replies
 from strategies.core.report import RoundReport
 from strategies.core.state import Stateful
 
@@ -43,44 +41,33 @@ class NormLimit(Stateful):
         self._recent = np.empty(0)
 
     def screen(
-        self, replies: Replies, norms: NDArray[np.float64], names: Sequence[str], report: RoundReport
-    ) -> Replies:
-        """Return the replies that count, some of them scaled down, given their norms and clients' names."""
-        if self.limit == "off" or not len(replies):
-            return replies
-        most, usual = self._most(norms)
-        sizes, kept = norms.copy(), np.ones(len(norms), bool)
-        for k in np.flatnonzero(norms > most).tolist():
+        self, clients: NDArray[np.intp], norms: NDArray[np.float64], report: RoundReport
+    ) -> tuple[dict[int, str], dict[int, float]]:
+        """Return which of a round's updates are refused and why, and by which factors others are scaled.
+
+        Both are by the positions of the updates, which are given by their clients and norms.
+        """
+        refused, factors = dict[int, str](), dict[int, float]()
+        if self.limit == "off" or not len(norms):
+            return refused, factors
+        usual = self._median(norms)
+        most = USUAL * usual if self.limit in ("warn", "auto") else float(self.limit)
+        accepted = norms
+        if (large := np.flatnonzero(norms > most)).size:
+            accepted = norms.copy()
+        for k in large.tolist():
             size = float(norms[k])
-            event = {"client": int(replies.clients[k]), "update_norm": size}
+            event = {"client": int(clients[k]), "update_norm": size}
             if self.limit == "warn":
                 report.events.append({"event": "outlier", **event, "median": usual})
             elif self.clip:
                 report.events.append({"event": "clipping", **event, "limit": most})
-                replies.scale(k, most / size)
-                sizes[k] = most
+                accepted[k], factors[k] = most, most / size
             else:
-                kept[k] = False
-                report.reject(names[k], f"update of norm {size:.3g}, more than {most:.3g}")
-        self._accept(sizes[kept])
-        return replies if kept.all() else replies.kept(kept)
-
-    def accept_if_usual(self, norms: NDArray[np.float64]) -> bool:
-        """Accept the updates of a round, by their norms, unless one of them is larger than usual."""
-        if self.limit == "off" or not len(norms):
-            return True
-        usual = bool((norms <= self._most(norms)[0]).all())
-        if usual:
-            self._accept(norms)
-        return usual
-
-    def _most(self, norms: NDArray[np.float64]) -> tuple[float, float]:
-        """Return the largest norm that is accepted silently, and the usual one."""
-        usual = self._median(norms)
-        return USUAL * usual if self.limit in ("warn", "auto") else float(self.limit), usual
-
-    def _accept(self, norms: NDArray[np.float64]) -> None:
-        self._recent = np.concatenate([self._recent, norms])[-HISTORY:]
+                refused[k] = f"update of norm {size:.3g}, more than {most:.3g}"
+        accepted = np.delete(accepted, [*refused])
+        self._recent = np.concatenate([self._recent, accepted])[-HISTORY:]
+        return refused, factors
 
     def _median(self, current: NDArray[np.float64]) -> float:
         """Return the median norm so far, or that of the present round where most would be refused by it.

@@ -1,4 +1,4 @@
-"""Which of a round's results are active replies: the part of a strategy between Flower and the method.
+"""Which of a round's replies count: the part of a strategy between Flower and the method.
 
 An *active* reply answers the task that its client has to answer, reports at least one step and one example,
 and carries weights of the right shapes that are finite and not too far from those that the client was sent.
@@ -7,26 +7,25 @@ Any other is treated exactly as if nothing had come, and is named with its reaso
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from flwr.common import FitRes
 from numpy.typing import NDArray
 
-from fedtide.ground.contract import REPORTED, SGD, Reported, Rule, metrics
+from fedtide.ground.contract import SGD, Rule, metrics
 from fedtide.ground.spill import let_go
 from strategies.core.decoding import (
     MAX_EXAMPLES,
     MAX_NUMBER,
     DivergedError,
     answers,
-    check_form,
     check_range,
     check_round,
     decode,
+    is_reply,
     read_number,
     read_steps,
     whole,
@@ -35,246 +34,253 @@ from strategies.core.instructions import OpenTasks, Sent
 from strategies.core.membership import Members
 from strategies.core.method import Method
 from strategies.core.norms import MAX_NORM, NormLimit, norm
-from strategies.core.parameters import FloatVector
-from strategies.core.replies import Replies
+from strategies.core.parameters import FloatVector, read_arrays
+from strategies.core.replies import Arrays, Replies, ReplyTable
 from strategies.core.reply_vectors import ReplyVectors
-from strategies.core.results import FitResults, RoundResults, columns_of
 
 MAX_GROWTH = 10  # times the number of examples that the client had first
+LARGEST = 2**62  # number that a client is believed to mean
+LOSSES = ("train_loss", "final_loss", "rms_loss", "seconds")
+NOT_ASKED = "was not asked in this round"
 
 
-class NoExamplesError(ValueError):
-    """The client reports that it has no data."""
+class Verdict:
+    """Which rows of a table count, a mask of shape (K,), and the reasons for which the others do not."""
 
+    def __init__(self, table: ReplyTable) -> None:
+        self.reasons: dict[int, str] = {}
+        self.counts = np.ones(len(table), bool)
+        self.diverged = False
 
-Faults = Iterator[tuple[Any, str, type[ValueError]]]
+    @property
+    def rows(self) -> NDArray[np.intp]:
+        """Those that count so far."""
+        return np.flatnonzero(self.counts)
 
+    def refuse(self, k: int, reason: object) -> None:
+        """Refuse a row; an error is its own reason."""
+        self.counts[k], self.reasons[k] = False, str(reason)
+        self.diverged |= isinstance(reason, DivergedError)
 
-def faults_of_work(n: Any, steps: Any, planned: Any, first: Any) -> Faults:
-    """Yield all that may be wrong with the work that clients report: whether it is, and the reason.
-
-    n_k, s_k, E_k and the number of examples that a client had first (0: not known) are those of one client,
-    or columns of shape (K,).
-    """
-    yield n == 0, "no examples", NoExamplesError
-    yield (n < 0) | (n > MAX_EXAMPLES), "impossible number of examples {n}", ValueError
-    growth = f"{{n}} examples, more than {MAX_GROWTH} times the {{first}} that it had first"
-    yield (first > 0) & (n > MAX_GROWTH * first), growth, ValueError
-    yield (steps < 0) | (steps > planned), "impossible number of steps {steps} of {planned}", ValueError
-    yield steps == 0, "no local steps", ValueError
-
-
-def faults_of_update(size: Any, most: Any) -> Faults:
-    """Yield what may be wrong with the norms of updates, of which `most` are allowed."""
-    yield ~np.isfinite(size), "weights are not finite", DivergedError
-    yield size > most, "update of norm {size:.3g}, more than {most:.3g}", DivergedError
-
-
-def check(faults: Faults, **values: Any) -> None:
-    """Raise the first fault of a reply; `values` are named in the reasons."""
-    for present, reason, kind in faults:
-        if present:
-            raise kind(reason.format(**values))
-
-
-class Arrival(NamedTuple):
-    """A reply that has been read: see the columns of `Replies`; `order` is its position."""
-
-    reported: tuple[Any, ...]
-    name: str
-    sent: Sent
-    order: int
-    planned: int
-    vector: FloatVector
-    buffers: FloatVector
-    extra: Sequence[NDArray[Any]]
+    def refuse_where(self, wrong: Any, reason: str, **columns: NDArray[Any]) -> list[int]:
+        """Refuse rows by a mask, shape (K,), and return them; the reason names values of columns."""
+        refused: list[int] = np.flatnonzero(wrong & self.counts).tolist()
+        for k in refused:
+            self.refuse(k, reason.format(**{name: column[k] for name, column in columns.items()}))
+        return refused
 
 
 class ReplyReader:
-    """Reads the results of a round.
-
-    Replies that come over a network are read one by one. Those of many simulated clients are checked
-    together, which takes a tenth of the time; if anything is to be said about one of them, they are read one
-    by one, too.
-    """
+    """Reads the replies of a round: all of them at once, as far as they came from simulated clients."""
 
     def __init__(self, method: Method, tasks: OpenTasks, membership: Members, norms: NormLimit) -> None:
         self.method, self.tasks, self.membership, self.norms = method, tasks, membership, norms
 
-    def read(self, server_round: int, results: FitResults, asked: bool) -> Replies:
-        """Return the active replies; the method's report names the others.
+    def farewells(self, server_round: int, table: ReplyTable) -> tuple[Mapping[str, Arrays], ReplyTable]:
+        """Return what clients hand in as they leave, by their names, and the replies of the others."""
+        leaving = self.membership.awaiting_farewell if self.tasks.round == server_round else []
+        if not (leaving and table.results):
+            return table.farewells, table
+        states, others = dict[str, Arrays](), list[int]()
+        for k, (name, result) in enumerate(zip(table.names, table.results, strict=True)):
+            if self.method.roster.find(name) not in leaving:
+                others.append(k)
+                continue
+            try:
+                if name in states:
+                    raise ValueError("second farewell")
+                check_round(result, server_round)
+                states[name] = read_arrays(result.parameters)
+            except ValueError as reason:
+                self.method.report.reject(name, str(reason))
+        return states, table.chosen(np.array(others, np.intp))
 
-        `asked`: whether anybody was asked in this round, which is not over yet.
-        """
-        columns = columns_of(results) if asked else None
-        replies = None if columns is None else self._read_columns(server_round, columns)
-        if replies is None:
-            replies = self._read_list(server_round, results, asked)
+    def read(self, server_round: int, table: ReplyTable) -> Replies:
+        """Return the active replies; the method's report names the others."""
+        roster, report = self.method.roster, self.method.report
+        if table.results:
+            found = [roster.find(name) for name in table.names]
+            table.reported["client"] = [-1 if client is None else client for client in found]
+        clients = table.reported["client"]
+        tasks = {k: self.tasks.of(client, server_round) for k, client in enumerate(clients.tolist())}
+        for k in [k for k, task in tasks.items() if task is None]:
+            report.reject(table.name(k), NOT_ASKED)
+        asked = np.array([k for k, task in tasks.items() if task is not None], np.intp)
+        order = asked[np.argsort(clients[asked], kind="stable")]
+        sent = [task for k in order.tolist() if (task := tasks[k]) is not None]
+        table = table.chosen(order)
+        verdict, rows = Verdict(table), table.reported.copy()
+        planned = self._planned(rows["num_examples"], sent)
+        for k, result in enumerate(table.results):
+            try:
+                rows[k], planned[k] = self._numbers(int(rows["client"][k]), result, sent[k])
+            except ValueError as error:
+                verdict.refuse(k, error)
+        self._hear_departures(rows["client"], table, sent)
+        self._judge_work(verdict, rows, planned, sent, server_round)
+        vectors, buffers, extra = self._decoded(verdict, table, sent, rows["update_norm"])
+        self._judge_updates(verdict, rows, planned)
+        self._judge_by_method(verdict, sent, extra)
+        factors = self._screen(verdict, rows)
+        for k, reason in sorted(verdict.reasons.items()):
+            report.reject(table.name(k), reason)
+        report.diverged |= verdict.diverged
+        for key in LOSSES:
+            rows[key][~(np.abs(rows[key]) <= MAX_NUMBER)] = np.nan
+        counted = verdict.rows
+        kept = counted.tolist()
+        replies = Replies(
+            reported=rows[counted],
+            planned=planned[counted],
+            sent=[sent[k] for k in kept],
+            order=order[counted],
+            vectors=vectors.chosen(kept),
+            origins=[self._origin(sent[k]) for k in kept],
+            buffers=[buffers[k] for k in kept],
+            extra=[extra[k] for k in kept],
+            size=self.method.layout.size,
+            version=self.method.version,
+        )
+        for position, factor in factors.items():
+            replies.scale(position, factor)
         lags = zip(replies.clients.tolist(), replies.sent, replies.lag.tolist(), strict=True)
-        self.method.report.late += [
-            {"client": client, "task": sent.round, "lag": lag}
-            for client, sent, lag in lags
-            if sent.round != server_round
+        report.late += [
+            {"client": client, "task": task.round, "lag": lag}
+            for client, task, lag in lags
+            if task.round != server_round
         ]
         return replies
 
-    def _read_columns(self, server_round: int, columns: RoundResults) -> Replies | None:
-        """Read all replies of a round at once; None: something is to be said about one of them."""
-        reported, roster, rule = columns.reported, self.method.roster, self._rule
-        clients = reported["client"]
-        if rule.sends != "weights" or rule.extra or not roster.are_registered(clients):
-            return None
-        found = [self.tasks.of(k, server_round) for k in clients.tolist()]
-        sent = [task for task in found if task is not None]
-        right = columns.layout.shapes == self.method.wire.shapes
-        if len(sent) < len(found) or not right or [task.round for task in sent] != reported["round"].tolist():
-            return None
-        if not self._late_ones_are_taken([task for task in sent if task.round != server_round]):
-            return None
-        n, steps, norms = (reported[key] for key in ("num_examples", "steps", "update_norm"))
-        planned = self._planned(n, sent)
-        work = faults_of_work(n, steps, planned, roster.first_size[clients])
-        if any(present.any() for present, *_ in work):
-            return None
-        update = faults_of_update(norms, MAX_NORM * steps / planned)
-        if any(present.any() for present, *_ in update) or not self.norms.accept_if_usual(norms):
-            return None
-        vectors, buffers = columns.vectors.split(self.method.layout.size)
-        if not self._are_in_range(buffers, sent):
-            return None
-        return self._replies(reported, sent, columns.order, planned, vectors, buffers, [()] * len(sent))
-
-    @staticmethod
-    def _are_in_range(buffers: Sequence[FloatVector], sent: Sequence[Sent]) -> bool:
-        """Whether nothing is to be said about the clients' buffers."""
-        with suppress(ValueError):
-            for own, task in zip(buffers, sent, strict=True):
-                check_range(own, task.weights.buffers)
-            return True
-        return False
-
-    def _late_ones_are_taken(self, late: Sequence[Sent]) -> bool:
-        """Whether the method takes all late replies to these tasks, which are weights alone."""
-        with suppress(ValueError):
-            for task in late:
-                self._check_late(task)
-                self._check(task, ())
-            return True
-        return False
-
-    def _read_list(self, server_round: int, results: FitResults, asked: bool) -> Replies:
-        """Read each reply by itself.
-
-        That a client departs is believed whatever its work is worth, unless the reply is late.
-        """
-        report, arrivals = self.method.report, dict[int, Arrival]()
-        for order, (proxy, result) in enumerate(results):
-            client = self.method.roster.find(proxy.cid)
-            sent = self.tasks.of(client, server_round) if asked else None
-            if client is None or sent is None:
-                report.reject(proxy.cid, "was not asked in this round")
+    def _hear_departures(self, clients: NDArray[np.intp], table: ReplyTable, sent: Sequence[Sent]) -> None:
+        """Note who says that it leaves, whatever its work is worth, in the first reply to its task."""
+        heard = set[int]()
+        for client, result, task in zip(clients.tolist(), table.results, sent, strict=False):
+            if client in heard or not is_reply(result) or not answers(result, task.round):
                 continue
-            try:
-                if client in arrivals:
-                    raise ValueError("second reply in one round")
-                check_form(result)
-                if result.metrics.get(metrics.DEPARTING) is True and answers(result, sent.round):
-                    self.membership.announce_departure(client)
-                if sent.round != server_round:
-                    self._check_late(sent)
-                arrivals[client] = self._arrival(client, proxy.cid, result, sent, order)
-            except ValueError as reason:
-                report.reject(proxy.cid, str(reason))
-                report.diverged |= isinstance(reason, DivergedError)
-                if isinstance(reason, NoExamplesError):
-                    self.membership.note_no_data(client)
-        return self._collect([arrivals[client] for client in sorted(arrivals)])
+            heard.add(client)
+            if result.metrics.get(metrics.DEPARTING) is True:
+                self.membership.announce_departure(client)
 
-    def _arrival(self, client: int, name: str, result: FitRes, sent: Sent, order: int) -> Arrival:
-        """Check and decode one reply; a ValueError says why it is not active."""
+    def _numbers(self, client: int, result: FitRes, sent: Sent) -> tuple[tuple[Any, ...], int]:
+        """Return what a client reports as a row of `REPORTED`, and its E_k, or raise ValueError."""
         check_round(result, sent.round)
-        answer = result.metrics
-        if (n := whole(result.num_examples)) is None:
+        answer, n = result.metrics, whole(result.num_examples)
+        if n is None:
             raise ValueError(f"impossible number of examples {result.num_examples!r}")
-        planned = sent.local_steps
+        n, planned = _believable(n), sent.local_steps
         if planned is None:
-            planned = read_steps(answer, self.method.options.planned_steps(n), metrics.PLANNED)
-        steps, first = read_steps(answer, planned), int(self.method.roster.first_size[client])
-        check(faults_of_work(n, steps, planned, first), n=n, steps=steps, planned=planned, first=first)
-        vector, buffers, extra = decode(result.parameters, self._rule, sent.weights)
-        size, most = norm(vector - self._origin(sent)), MAX_NORM * steps / planned
-        let_go(vector)
-        check(faults_of_update(size, most), size=size, most=most)
-        self._check(sent, extra)
+            planned = _believable(read_steps(answer, self.method.options.planned_steps(n), metrics.PLANNED))
+        steps = _believable(read_steps(answer, planned))
         told = (metrics.TRAIN_LOSS, metrics.FINAL_LOSS, metrics.RMS_LOSS, metrics.SECONDS)
         numbers = (read_number(answer, key) for key in told)
-        reported = (client, sent.round, n, steps, *numbers, size, answer.get(metrics.RESYNC) is True)
-        return Arrival(reported, name, sent, order, planned, vector, buffers, extra)
+        resync = answer.get(metrics.RESYNC) is True
+        return (client, sent.round, n, steps, *numbers, np.nan, resync), planned
+
+    def _judge_work(
+        self,
+        verdict: Verdict,
+        rows: NDArray[Any],
+        planned: NDArray[np.int64],
+        sent: Sequence[Sent],
+        server_round: int,
+    ) -> None:
+        """Refuse replies by their tasks, and by the work that the clients report."""
+        for k, task in enumerate(sent):
+            if task.round != server_round and verdict.counts[k] and (reason := self._why_too_late(task)):
+                verdict.refuse(k, reason)
+        task_rounds, n, steps = np.array([task.round for task in sent]), rows["num_examples"], rows["steps"]
+        verdict.refuse_where(rows["round"] != task_rounds, "late reply of round {of}", of=rows["round"])
+        first = self.method.roster.first_size[rows["client"]]
+        for k in verdict.refuse_where(n == 0, "no examples"):
+            self.membership.note_no_data(int(rows["client"][k]))
+        verdict.refuse_where((n < 0) | (n > MAX_EXAMPLES), "impossible number of examples {n}", n=n)
+        growth = f"{{n}} examples, more than {MAX_GROWTH} times the {{first}} that it had first"
+        verdict.refuse_where((first > 0) & (n > MAX_GROWTH * first), growth, n=n, first=first)
+        steps_of = "impossible number of steps {steps} of {planned}"
+        verdict.refuse_where((steps < 0) | (steps > planned), steps_of, steps=steps, planned=planned)
+        verdict.refuse_where(steps == 0, "no local steps")
+
+    def _why_too_late(self, task: Sent) -> str:
+        """Why a late reply to this task cannot count; empty: it can."""
+        if not self.method.takes_late_replies:
+            return f"late reply of round {task.round}: {type(self.method).__name__} takes none"
+        return (
+            f"late reply of round {task.round}: it is about another model"
+            if task.round < self.method.probe.since
+            else ""
+        )
+
+    def _decoded(
+        self, verdict: Verdict, table: ReplyTable, sent: Sequence[Sent], norms: NDArray[np.float64]
+    ) -> tuple[ReplyVectors, list[FloatVector], list[Arrays]]:
+        """Return each client's weights or update, its buffers, and the method's arrays; complete the norms.
+
+        Clients that send weights alone, in one layout, are read together: their vectors stay where they lie.
+        """
+        method, nothing = self.method, np.empty(0)
+        extra: list[Arrays] = [()] * len(table)
+        alike = self._rule.sends == "weights" and table.layout.shapes == method.wire.shapes
+        if alike and not (table.results or table.extra):
+            vectors, buffers = table.vectors.split(method.layout.size)
+            for k in verdict.rows.tolist() if method.wire.num_buffers else ():
+                try:
+                    check_range(buffers[k], sent[k].weights.buffers)
+                except ValueError as reason:
+                    verdict.refuse(k, reason)
+            for k in np.flatnonzero(norms < 0).tolist():  # not reported
+                norms[k] = norm(vectors[k] - sent[k].weights.weights)
+            return vectors, buffers, extra
+        found, buffers = [nothing] * len(table), [nothing] * len(table)
+        for k in verdict.rows.tolist():
+            try:
+                found[k], buffers[k], extra[k] = decode(table.sent(k), self._rule, sent[k].weights)
+            except ValueError as reason:
+                verdict.refuse(k, reason)
+                continue
+            norms[k] = norm(found[k] - self._origin(sent[k]))
+            let_go(found[k])
+        return ReplyVectors(found), buffers, extra
+
+    def _judge_updates(self, verdict: Verdict, rows: NDArray[Any], planned: NDArray[np.int64]) -> None:
+        """Refuse updates that are not finite, or too large for the work that was done."""
+        size = rows["update_norm"]
+        most = MAX_NORM * rows["steps"] / np.maximum(planned, 1)
+        far = verdict.refuse_where(~np.isfinite(size), "weights are not finite")
+        far += verdict.refuse_where(
+            size > most, "update of norm {size:.3g}, more than {most:.3g}", size=size, most=most
+        )
+        verdict.diverged |= bool(far)
+
+    def _judge_by_method(self, verdict: Verdict, sent: Sequence[Sent], extra: Sequence[Arrays]) -> None:
+        """Have the method refuse replies, unless they answer a probe."""
+        if self.method.probe.weights is not None or type(self.method).check is Method.check:
+            return
+        for k in verdict.rows.tolist():
+            try:
+                self.method.check(sent[k], extra[k])
+            except ValueError as reason:
+                verdict.refuse(k, reason)
+
+    def _screen(self, verdict: Verdict, rows: NDArray[Any]) -> dict[int, float]:
+        """Refuse second replies and updates that are far larger than usual.
+
+        Returns the factors by which others are scaled down, by their positions among the replies that count.
+        """
+        counted = verdict.rows
+        clients = rows["client"][counted]
+        for k in counted[1:][clients[1:] == clients[:-1]].tolist():
+            verdict.refuse(k, "second reply in one round")
+        counted = verdict.rows
+        clients, norms = rows["client"][counted], rows["update_norm"][counted]
+        refused, factors = self.norms.screen(clients, norms, self.method.report)
+        for position, reason in refused.items():
+            verdict.refuse(int(counted[position]), reason)
+        return factors
 
     @property
     def _rule(self) -> Rule:
         """Rule of the tasks that may be answered in this round."""
         return self.method.rule if self.method.probe.weights is None else SGD
-
-    def _check_late(self, sent: Sent) -> None:
-        """Refuse, by ValueError, a late reply that cannot count, given its task."""
-        if not self.method.takes_late_replies:
-            raise ValueError(f"late reply of round {sent.round}: {type(self.method).__name__} takes none")
-        if sent.round < self.method.probe.since:
-            raise ValueError(f"late reply of round {sent.round}: it is about another model")
-
-    def _check(self, sent: Sent, extra: Sequence[NDArray[Any]]) -> None:
-        """Have the method check a reply, unless it answers a probe."""
-        if self.method.probe.weights is None:
-            self.method.check(sent, extra)
-
-    def _collect(self, arrivals: list[Arrival]) -> Replies:
-        """Bring replies together, in the order of their clients, without those that are too large."""
-        rows, names, sent, order, planned, vectors, buffers, extra = (
-            [[*column] for column in zip(*arrivals, strict=True)] if arrivals else [[]] * 8
-        )
-        reported = np.array(rows, REPORTED)
-        replies = self._replies(
-            reported,
-            sent,
-            np.array(order, np.intp),
-            np.array(planned, np.int64),
-            ReplyVectors(vectors),
-            buffers,
-            extra,
-        )
-        return self.norms.screen(replies, reported["update_norm"], names, self.method.report)
-
-    def _replies(
-        self,
-        reported: Reported,
-        sent: Sequence[Sent],
-        order: NDArray[np.intp],
-        planned: NDArray[np.int64],
-        vectors: ReplyVectors,
-        buffers: list[FloatVector],
-        extra: Sequence[Sequence[NDArray[Any]]],
-    ) -> Replies:
-        """Return replies, given in ascending order of their clients."""
-        return Replies(
-            clients=reported["client"].astype(np.intp),
-            sent=sent,
-            order=order,
-            steps=reported["steps"].copy(),
-            planned=planned,
-            num_examples=reported["num_examples"].copy(),
-            train_loss=_possible(reported["train_loss"]),
-            final_loss=_possible(reported["final_loss"]),
-            rms_loss=_possible(reported["rms_loss"]),
-            seconds=_possible(reported["seconds"]),
-            resync=reported["resync"].copy(),
-            vectors=vectors,
-            origins=[self._origin(task) for task in sent],
-            buffers=buffers,
-            extra=extra,
-            size=self.method.layout.size,
-            version=self.method.version,
-        )
 
     def _planned(self, n: NDArray[np.int64], sent: Sequence[Sent]) -> NDArray[np.int64]:
         """E_k of clients with these numbers of examples, shape (K,)."""
@@ -294,6 +300,6 @@ class ReplyReader:
         return np.zeros(self.method.layout.size, self.method.layout.dtype)
 
 
-def _possible(numbers: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return numbers, NaN where they are impossible."""
-    return np.where(np.abs(numbers) <= MAX_NUMBER, numbers, np.nan)
+def _believable(number: int) -> int:
+    """Return a number that fits into a column."""
+    return max(-LARGEST, min(number, LARGEST))

@@ -1,18 +1,21 @@
-"""The replies that count in a round, as arrays."""
+"""A round's replies as one table: all that have come, and those of them that count."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import compress
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
+from flwr.common import Code, FitRes, Parameters, Status
+from flwr.server.client_proxy import ClientProxy
 from numpy.typing import NDArray
 
+from fedtide.ground.contract import REPORTED, Reported, metrics
+from strategies.core.decoding import read_number
 from strategies.core.instructions import Sent
-from strategies.core.parameters import FloatVector, combined_buffers
+from strategies.core.parameters import FlatParameters, FloatVector, Layout, combined_buffers, count_bytes
 from strategies.core.reply_vectors import (
     BLOCK,
     ReplyVectors,
@@ -24,6 +27,146 @@ from strategies.core.reply_vectors import (
 
 _BLOCK = 1 << 16  # numbers converted to float64 at a time: as many as stay in the cache
 
+FitResult = tuple[ClientProxy, FitRes]
+Arrays = Sequence[NDArray[Any]]
+Number = TypeVar("Number", bound=np.generic)
+NO_LAYOUT = Layout((), np.dtype(np.float32))  # before the method's own arrays
+OK = Status(Code.OK, "")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplyTable:
+    """The replies of a round in the order in which they came, a row for each of K.
+
+    Simulated clients fill the columns. Of replies that came through Flower, `results` has what the client
+    sent, which a strategy reads when it knows the client's task.
+
+    Attributes
+    ----------
+    reported
+        What clients report on their tasks, see `REPORTED`.
+    vectors, layout
+        Weights and buffers of each simulated client, and their layout; the buffers alone of clients that send
+        no weights.
+    extra
+        The arrays that each simulated client sends after these; empty: none sends any.
+    farewells
+        The states that simulated clients hand in as they leave, by the clients' names.
+    names, results
+        What Flower calls the clients, and the replies that came through Flower; empty in a simulation.
+    """
+
+    reported: Reported
+    vectors: ReplyVectors = field(default_factory=lambda: ReplyVectors([]))
+    layout: Layout = NO_LAYOUT
+    extra: Sequence[Arrays] = ()
+    farewells: Mapping[str, Arrays] = field(default_factory=dict)
+    names: Sequence[str] = ()
+    results: Sequence[FitRes] = ()
+
+    @classmethod
+    def of(cls, results: ReplyTable | Sequence[FitResult]) -> ReplyTable:
+        """Return the replies that Flower hands over, or a table as it is."""
+        if isinstance(results, ReplyTable):
+            return results
+        reported = np.zeros(len(results), REPORTED)
+        for k, (proxy, result) in enumerate(results):
+            name, told = proxy.cid, result.metrics
+            reported["client"][k] = int(name) if name.isdecimal() and len(name) <= 18 else -1
+            reported["seconds"][k] = read_number(told if isinstance(told, Mapping) else {}, metrics.SECONDS)
+        names, sent = [proxy.cid for proxy, _ in results], [result for _, result in results]
+        return cls(reported=reported, names=names, results=sent)
+
+    @classmethod
+    def joined(cls, tables: Sequence[ReplyTable]) -> ReplyTable:
+        """Return the rows and farewells of several tables, one after the other."""
+        any_extra = any(table.extra for table in tables)
+        return cls(
+            reported=np.concatenate([np.empty(0, REPORTED), *(table.reported for table in tables)]),
+            vectors=ReplyVectors.joined([table.vectors for table in tables]),
+            layout=next((table.layout for table in tables if len(table.vectors)), NO_LAYOUT),
+            extra=[t._extra(k) for t in tables for k in range(len(t))] if any_extra else (),
+            farewells={name: state for table in tables for name, state in table.farewells.items()},
+            names=[name for table in tables for name in table.names],
+            results=[result for table in tables for result in table.results],
+        )
+
+    def __len__(self) -> int:
+        return len(self.reported)
+
+    @property
+    def num_bytes(self) -> int:
+        """Size of all that the clients sent, without any framing."""
+        own = [*self.extra, *self.farewells.values()]
+        simulated = self.vectors.nbytes + sum(array.nbytes for arrays in own for array in arrays)
+        return simulated + sum(count_bytes(result.parameters) for result in self.results)
+
+    def name(self, k: int) -> str:
+        """What Flower calls the client of a row."""
+        return self.names[k] if self.names else str(self.reported["client"][k])
+
+    def sent(self, k: int) -> Parameters:
+        """Return all arrays that the client of a row sent."""
+        return self.results[k].parameters if self.results else self._flat(self.vectors[k], self._extra(k))
+
+    def chosen(self, rows: NDArray[np.intp]) -> ReplyTable:
+        """Return some of the rows, and all farewells."""
+        if np.array_equal(rows, np.arange(len(self))):
+            return self
+        at = rows.tolist()
+        return replace(
+            self,
+            reported=self.reported[rows],
+            vectors=self.vectors.chosen(at) if len(self.vectors) else self.vectors,
+            extra=[self.extra[k] for k in at] if self.extra else (),
+            names=[self.names[k] for k in at] if self.names else (),
+            results=[self.results[k] for k in at] if self.results else (),
+        )
+
+    def row(self, k: int) -> ReplyTable:
+        """Return one row alone, with arrays of its own."""
+        row = replace(self.chosen(np.array([k])), farewells={})
+        vectors = ReplyVectors(vector.copy() for vector in row.vectors)
+        extra = [[array.copy() for array in arrays] for arrays in row.extra]
+        return replace(row, reported=row.reported.copy(), vectors=vectors, extra=extra)
+
+    def with_seconds(self, seconds: Sequence[float]) -> ReplyTable:
+        """Return the table with the time that each reply took."""
+        reported = self.reported.copy()
+        reported["seconds"] = seconds
+        told = zip(self.results, seconds, strict=False)  # no results in a simulation
+        results = [replace(r, metrics={**r.metrics, metrics.SECONDS: took}) for r, took in told]
+        return replace(self, reported=reported, results=results)
+
+    def as_flower(self, proxy: Callable[[int], ClientProxy]) -> list[FitResult]:
+        """Return the replies as Flower's strategies know them."""
+        results = [(proxy(int(row["client"])), self.result(k)) for k, row in enumerate(self.reported)]
+        empty = np.empty(0, self.layout.dtype)
+        for name, state in self.farewells.items():
+            results.append((proxy(int(name)), FitRes(OK, self._flat(empty, state), 0, {})))
+        return results
+
+    def result(self, k: int) -> FitRes:
+        """Return a row as Flower's strategies know it."""
+        if self.results:
+            return self.results[k]
+        row = self.reported[k]
+        return FitRes(OK, self.sent(k), int(row["num_examples"]), dict(metrics.of_row(row)))
+
+    def _extra(self, k: int) -> Arrays:
+        return self.extra[k] if self.extra else ()
+
+    def _flat(self, vector: FloatVector, extra: Arrays) -> FlatParameters:
+        layout = self.layout
+        if len(vector) != layout.size:
+            layout = layout.buffers if len(vector) else NO_LAYOUT
+        return FlatParameters(vector, layout, extra)
+
+
+def _column(name: str, kind: type[Number]) -> cached_property[NDArray[Number]]:
+    """Return a property that reads a column of the replies' table."""
+    return cached_property(lambda replies: replies.reported[name].astype(kind))
+
 
 @dataclass(frozen=True)
 class Replies:
@@ -31,16 +174,12 @@ class Replies:
 
     Attributes
     ----------
+    reported
+        What the clients report on their tasks, see `REPORTED`; the columns are attributes, too:
     clients
         Index of each client, shape (K,).
-    sent
-        What each of them was sent for its task, which may be that of an earlier round. K entries.
-    order
-        At which position each reply arrived in the round, shape (K,).
-    steps, planned
-        s_k and E_k, local steps done and asked for, shape (K,).
-    num_examples
-        n_k, shape (K,).
+    steps, num_examples
+        s_k and n_k, shape (K,).
     train_loss, final_loss, rms_loss
         Mean loss over the local steps, that of the last one, and their root mean square, NaN where not
         reported, shape (K,).
@@ -48,6 +187,12 @@ class Replies:
         How long each reply took, NaN where not measured, shape (K,).
     resync
         Which clients had lost their state, see clients/memory/handshake.py. Shape (K,).
+    planned
+        E_k, the local steps asked for, shape (K,).
+    sent
+        What each of them was sent for its task, which may be that of an earlier round. K entries.
+    order
+        At which position each reply arrived in the round, shape (K,).
     vectors, origins
         delta_k = vectors[k] - origins[k], each of shape (M,): the local weights and those that the client
         started from; or where clients send their updates, these and zeros. The origins are often all the
@@ -62,26 +207,28 @@ class Replies:
         How often the global weights have changed so far.
     """
 
-    clients: NDArray[np.intp]
+    reported: Reported
+    planned: NDArray[np.int64]
     sent: Sequence[Sent]
     order: NDArray[np.intp]
-    steps: NDArray[np.int64]
-    planned: NDArray[np.int64]
-    num_examples: NDArray[np.int64]
-    train_loss: NDArray[np.float64]
-    final_loss: NDArray[np.float64]
-    rms_loss: NDArray[np.float64]
-    seconds: NDArray[np.float64]
-    resync: NDArray[np.bool_]
     vectors: ReplyVectors
     origins: Sequence[FloatVector]
     buffers: Sequence[FloatVector]
-    extra: Sequence[Sequence[NDArray[Any]]]
+    extra: Sequence[Arrays]
     size: int
     version: int
 
+    clients = _column("client", np.intp)
+    steps = _column("steps", np.int64)
+    num_examples = _column("num_examples", np.int64)
+    train_loss = _column("train_loss", np.float64)
+    final_loss = _column("final_loss", np.float64)
+    rms_loss = _column("rms_loss", np.float64)
+    seconds = _column("seconds", np.float64)
+    resync = _column("resync", np.bool_)
+
     def __len__(self) -> int:
-        return len(self.clients)
+        return len(self.reported)
 
     @cached_property
     def learning_rate(self) -> NDArray[np.float64]:
@@ -178,21 +325,8 @@ class Replies:
         update = np.subtract(self.vectors[k], self.origins[k], dtype=np.float64)
         self.vectors[k] = (self.origins[k] + factor * update).astype(self.vectors[k].dtype)
 
-    def kept(self, wanted: NDArray[np.bool_]) -> Replies:
-        """Return some of the replies; `wanted` has shape (K,)."""
-        columns: dict[str, Any] = {
-            name: column[wanted] if isinstance(column, np.ndarray) else [*compress(column, wanted)]
-            for name, column in vars(self).items()
-            if name in _COLUMNS
-        }
-        return replace(self, **columns, vectors=self.vectors.chosen(np.flatnonzero(wanted)))
-
     @classmethod
     def none(cls, size: int) -> Replies:
         """Return no replies to a model of `size` weights."""
-        empty: dict[str, Any] = {field.name: np.empty(0, np.int64) for field in fields(cls)}
-        lists: dict[str, Any] = {name: [] for name in ("sent", "origins", "buffers", "extra")}
-        return cls(**{**empty, **lists, "vectors": ReplyVectors([]), "size": size, "version": 0})
-
-
-_COLUMNS = {field.name for field in fields(Replies)} - {"vectors", "size", "version"}
+        nothing = np.empty(0, np.int64)
+        return cls(np.empty(0, REPORTED), nothing, [], nothing, ReplyVectors([]), [], [], [], size, 0)

@@ -101,6 +101,11 @@ class ReplyVectors(Sequence[FloatVector]):
         """Return some of the vectors."""
         return ReplyVectors([self._vectors[k] for k in positions], self._size)
 
+    @classmethod
+    def joined(cls, parts: Iterable[ReplyVectors]) -> ReplyVectors:
+        """Return the vectors of several of these, one after the other."""
+        return cls(vector for part in parts for vector in part._vectors)
+
     def split(self, size: int) -> tuple[ReplyVectors, list[FloatVector]]:
         """Return the first numbers of each vector, of which there are `size`, and the others, its buffers."""
         buffers = [v[size:] if isinstance(v, np.ndarray) else v.buffers for v in self._vectors]

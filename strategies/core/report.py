@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from dataclasses import dataclass, field
@@ -23,6 +24,17 @@ def shortened(text: str) -> str:
     return line if len(text) <= 2 * LONGEST and len(line) <= LONGEST else f"{line[:LONGEST]}..."
 
 
+class ClientFailure(Exception):  # noqa: N818 - an event of the round, passed on as Flower passes failures
+    """A client that was asked and did not return a valid reply.
+
+    `seconds` is how long it took until that was known; NaN: not measured.
+    """
+
+    def __init__(self, client: str, reason: str, seconds: float = math.nan) -> None:
+        super().__init__(f"client {client}: {reason}")
+        self.client, self.reason, self.seconds = client, reason, seconds
+
+
 @dataclass
 class RoundReport:
     """The outcome of one round, complete when `aggregate_fit` has returned.
@@ -34,6 +46,7 @@ class RoundReport:
     learning_rate: float = 0.0  # the clients'
     active: NDArray[np.intp] = field(default_factory=lambda: np.empty(0, np.intp))  # ascending
     planned: NDArray[np.intp] = field(default_factory=lambda: np.empty(0, np.intp))  # their E_k, (K,)
+    steps: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))  # their s_k, (K,)
     incomplete: int = 0  # how many of them did fewer steps
     rejected: list[tuple[str, str]] = field(default_factory=list)  # name of the client, and reason
     diverged: bool = False  # one of these had weights that are not finite, or too large

@@ -162,11 +162,6 @@ class Roster(Stateful):
         known = name.isdecimal() and len(name) <= 18 and int(name) < self._registered
         return int(name) if known and str(int(name)) == name else None
 
-    def are_registered(self, clients: Clients) -> bool:
-        """Whether these, in ascending order, are different clients whose names are their indices."""
-        in_range = not len(clients) or (clients[0] >= 0 and clients[-1] < self._registered)
-        return bool(in_range and not self._index and (clients[1:] > clients[:-1]).all())
-
     def register(self, name: str) -> int:
         """Index of the client that Flower calls `name`; a new one is not a member, and of unknown size."""
         known = self.find(name)

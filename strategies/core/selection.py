@@ -11,8 +11,7 @@ import numpy as np
 
 from fedtide.ground.errors import ResultError
 from strategies.core.replies import Replies
-from strategies.core.report import RoundReport
-from strategies.core.results import ClientFailure
+from strategies.core.report import ClientFailure, RoundReport
 from strategies.core.roster import Clients, Roster
 from strategies.core.state import Stateful
 

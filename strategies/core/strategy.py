@@ -41,9 +41,8 @@ from strategies.core.options import Options
 from strategies.core.parameters import FlatParameters, FloatVector, Layout, read_parameters
 from strategies.core.probe import never
 from strategies.core.reading import ReplyReader
-from strategies.core.replies import Replies
+from strategies.core.replies import FitResult, Replies, ReplyTable
 from strategies.core.report import RoundReport
-from strategies.core.results import FitResults
 from strategies.core.roster import Clients, Roster
 from strategies.core.selection import checked_choice, failed
 from strategies.core.state import StateDict, take
@@ -132,8 +131,8 @@ class FlexibleStrategy(Method, Strategy):
         available, at_work, proxy = self.membership.begin(server_round, client_manager)
         self.probe.begin(server_round, self.roster, self.weights, self.buffers)
         probed = self.probe.weights
-        self.tasks.begin(server_round, at_work, self.roster.asked)
         awaited = self.roster.member[at_work]
+        self.tasks.begin(server_round, at_work[awaited & (self.roster.asked[at_work] > 0)])
         self.at_work = int(awaited.sum())
         self.report = RoundReport(events=self.membership.events)
         self._open = {server_round: self.report}
@@ -177,21 +176,25 @@ class FlexibleStrategy(Method, Strategy):
     def aggregate_fit(
         self,
         server_round: int,
-        results: FitResults,
+        results: ReplyTable | list[FitResult],
         failures: list[tuple[ClientProxy, FitRes] | BaseException],
     ) -> tuple[Parameters | None, dict[str, Scalar]]:
         """Update the global weights from the active replies; without any they usually stay."""
-        self._check_rule(results)
         asked = server_round in self._open  # otherwise nobody was asked for it, or it is over
         report = self.report = self._open.pop(server_round, RoundReport(self.learning_rate))
+        table = ReplyTable.of(results)
+        self._check_rule(table)
+        farewells, others = self.replies.farewells(server_round, table)
         if asked:
-            results = self.membership.take_leave(server_round, results, self.layout.size, report)
-        replies, before = self.replies.read(server_round, results, asked), self.weights.copy()
+            self.membership.take_leave(farewells, report)
+        replies, before = self.replies.read(server_round, others), self.weights.copy()
+        if asked:
+            self.tasks.end()
         buffers = self.buffers
         probing = self.probe.weights is not None
         if asked and not probing:
             self.selection.note(server_round, replies, failed(failures, report, self.roster))
-        report.active, report.planned = replies.clients, replies.planned
+        report.active, report.planned, report.steps = replies.clients, replies.planned, replies.steps
         report.incomplete = int((replies.steps < replies.planned).sum())
         self.lag = int(replies.lag.max(initial=0))
         self.membership.note_data(replies)
@@ -219,26 +222,20 @@ class FlexibleStrategy(Method, Strategy):
             fit_metrics[metrics.TRAIN_LOSS] = loss
         if (aggregated := self.arguments.fit_metrics_aggregation_fn) is not None:
             active = {*replies.clients.tolist()}
-            counted = [found for proxy, found in results if self.roster.find(proxy.cid) in active]
+            answers = zip(table.names, table.results, strict=True)
+            counted = [found for name, found in answers if self.roster.find(name) in active]
             fit_metrics |= aggregated([(found.num_examples, found.metrics) for found in counted])
         return self._sent, fit_metrics | report.counts()
 
-    def _check_rule(self, results: FitResults) -> None:
+    def _check_rule(self, table: ReplyTable) -> None:
         """Raise SettingsError if a client of an app has not followed the method's rule."""
-        if (
-            self._recorded
-            or self.arguments.client_rule == "trust"
-            or is_plain(self.rule.name, self._config.own)
-        ):
+        trusted = self._recorded or self.arguments.client_rule == "trust" or self.probe.weights is not None
+        if trusted or is_plain(self.rule.name, self._config.own):
             return
-        for proxy, result in results:
-            if result.status.code == Code.OK and self.probe.weights is None:
-                check_rule(
-                    type(self).__name__,
-                    f"client {proxy.cid}",
-                    self.rule.name,
-                    result.metrics.get(metrics.RULE),
-                )
+        method = type(self).__name__
+        for name, result in zip(table.names, table.results, strict=True):
+            if result.status.code == Code.OK:
+                check_rule(method, f"client {name}", self.rule.name, result.metrics.get(metrics.RULE))
 
     def identify(self, name: str, client_id: str) -> None:
         """Learn between `configure_fit` and `aggregate_fit` who a client is that was known as `name`.

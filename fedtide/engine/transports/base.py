@@ -11,7 +11,8 @@ from flwr.common import EvaluateIns, EvaluateRes, FitIns
 from flwr.server.client_proxy import ClientProxy
 from numpy.typing import NDArray
 
-from strategies.core.results import ClientFailure, FitResults
+from strategies.core.replies import ReplyTable
+from strategies.core.report import ClientFailure
 from strategies.core.state import StateDict
 
 FitInstructions = Sequence[tuple[ClientProxy, FitIns]]
@@ -56,7 +57,7 @@ class Transport(ABC):
     @abstractmethod
     def fit(
         self, server_round: int, instructions: FitInstructions, timeout: float | None
-    ) -> tuple[FitResults, list[ClientFailure]]:
+    ) -> tuple[ReplyTable, list[ClientFailure]]:
         """Have clients train; each of them is in exactly one of the two lists.
 
         Replies to earlier tasks that have arrived since the last call are among the results. EngineLost: the

@@ -8,31 +8,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-from flwr.common import FitIns, FitRes
+from flwr.common import FitIns
 from numpy.typing import NDArray
 
 from fedtide.engine.availability import Clock
 from fedtide.engine.event_clock import EventClock, OpenTask, told
 from fedtide.engine.transports.base import FitInstructions, Forwarding, Transport
-from fedtide.engine.transports.kept_replies import kept, put_together, taken_apart
+from fedtide.engine.transports.kept_replies import put_together, taken_apart
 from fedtide.engine.transports.late import with_late_replies
-from fedtide.ground.contract import REPORTED, FitConfig, metrics
+from fedtide.ground.contract import REPORTED, FitConfig
 from strategies import FlatParameters, Layout
 from strategies.core.instructions import RoundInstructions, Task
-from strategies.core.results import ClientFailure, FitResults, RoundResults, columns_of
+from strategies.core.replies import ReplyTable
+from strategies.core.reply_vectors import ReplyVectors
+from strategies.core.report import ClientFailure
 from strategies.core.state import StateDict, nested, take, within
 from traces import Trace
 from traces.base import SECOND
-
-
-class Column(NamedTuple):
-    """A reply of weights only: a row of `REPORTED`, and the weights and buffers, shape (M,)."""
-
-    row: Any
-    vector: NDArray[Any]
 
 
 class EventTime(Forwarding):
@@ -46,7 +41,7 @@ class EventTime(Forwarding):
         super().__init__(transport)
         self.clock, self.limit, self.layout = clock, limit, layout
         self._waiting: dict[int, tuple[Task, FitConfig]] = {}  # tasks that are not trained, by client
-        self._trained: dict[int, Column | FitRes] = {}  # replies that have not arrived
+        self._trained: dict[int, ReplyTable] = {}  # replies, one each, that have not arrived
         self._failures: dict[int, str] = {}  # why clients drop out that could not be trained
         self._record: dict[str, Any] = {}
 
@@ -55,7 +50,7 @@ class EventTime(Forwarding):
 
     def fit(
         self, server_round: int, instructions: FitInstructions, timeout: float | None
-    ) -> tuple[FitResults, list[ClientFailure]]:
+    ) -> tuple[ReplyTable, list[ClientFailure]]:
         """Take on tasks, and return the replies that arrive in the round, in their order.
 
         Who leaves and is asked for its state answers at once.
@@ -84,7 +79,7 @@ class EventTime(Forwarding):
         }
         if farewells:
             states, silent = self.transport.fit(server_round, farewells, timeout)
-            return [*results, *states], [*failures, *silent]
+            return ReplyTable.joined([results, states]), [*failures, *silent]
         return results, failures
 
     def record(self) -> dict[str, Any]:
@@ -104,19 +99,22 @@ class EventTime(Forwarding):
         for client, (task, config) in self._waiting.items():
             sent = [kept_at(array) for array in (_weights(task).vector, *task.arrays)]
             waiting.append({"client": client, "config": config.to_wire(), "sent": sent})
-        listed = {k: reply for k, reply in self._trained.items() if isinstance(reply, FitRes)}
-        for client, reply in listed.items():
+        columns = []  # replies of weights alone
+        for client, reply in self._trained.items():
+            if len(reply.vectors) and len(reply.vectors[0]) == self.layout.size and not reply.extra:
+                columns.append(reply)
+                continue
             parts, form = taken_apart(reply)
             replies.append({"client": client, "sent": [kept_at(part) for part in parts], **form})
-        columns = [reply for reply in self._trained.values() if isinstance(reply, Column)]
+        rows = ReplyTable.joined(columns)
         return {
             **nested("transport", self.transport.state_dict()),
             **nested("clock", self.clock.state_dict()),
             **{f"array.{k}": array for k, array in enumerate(arrays.values())},
             "waiting": waiting,
             "replies": replies,
-            "rows": np.frombuffer(np.array([column.row for column in columns], REPORTED).tobytes(), np.uint8),
-            "vectors": np.array([column.vector for column in columns], self.layout.dtype),
+            "rows": np.frombuffer(rows.reported.tobytes(), np.uint8),
+            "vectors": np.array([*rows.vectors], self.layout.dtype),
             "failures": [[*failure] for failure in self._failures.items()],
         }
 
@@ -134,10 +132,14 @@ class EventTime(Forwarding):
             task = Task(arrays=tuple(own), weights=FlatParameters(start, self.layout))
             self._waiting[saved["client"]] = task, FitConfig.from_wire(saved["config"])
         for saved in take(state, "replies"):
-            self._trained[saved["client"]] = put_together([array(k) for k in saved["sent"]], saved)
+            self._trained[saved["client"]] = put_together(
+                saved["client"], [array(k) for k in saved["sent"]], saved, self.layout
+            )
         rows = np.frombuffer(take(state, "rows").tobytes(), REPORTED)
         for row, vector in zip(rows, take(state, "vectors"), strict=True):
-            self._trained[int(row["client"])] = Column(row, vector)
+            self._trained[int(row["client"])] = ReplyTable(
+                reported=row[None], vectors=ReplyVectors([vector]), layout=self.layout
+            )
         self._failures = dict(map(tuple, take(state, "failures")))
 
     # Details
@@ -170,15 +172,9 @@ class EventTime(Forwarding):
                 jobs.add_own(self.proxy(client), task, own)
         if jobs is None:
             return
-        results, failures = self.transport.fit(server_round, jobs, timeout)
+        table, failures = self.transport.fit(server_round, jobs, timeout)
         self.seconds, self.notes = self.transport.seconds, [*self.notes, *self.transport.notes]
-        columns = columns_of(results)
-        if columns is None:
-            replies = [(int(proxy.cid), result) for proxy, result in results]
-            self._trained |= {client: kept(result) for client, result in replies if client in waiting}
-        else:
-            rows = zip(columns.reported, columns.vectors, strict=True)
-            self._trained |= {int(row["client"]): Column(row, vector.copy()) for row, vector in rows}
+        self._trained |= {client: table.row(k) for k, client in enumerate(table.reported["client"].tolist())}
         reasons = {int(failure.client): failure.reason for failure in failures}
         self._failures |= {client: reason for client, reason in reasons.items() if client in waiting}
         self.clock.fail(self._failures.keys())
@@ -189,29 +185,17 @@ class EventTime(Forwarding):
             for found in (self._waiting, self._trained, self._failures):
                 found.pop(task.client, None)
 
-    def _results(self, tasks: Sequence[OpenTask]) -> FitResults:
+    def _results(self, tasks: Sequence[OpenTask]) -> ReplyTable:
         """Return the replies to tasks, in the order given, and how long they took."""
-        replies = [self._trained[task.client] for task in tasks]
-        seconds = [task.seconds for task in tasks]
-        columns = [reply for reply in replies if isinstance(reply, Column)]
-        if len(columns) < len(tasks) or not columns:
-            # Either all clients of a method send arrays of its own, or none does.
-            listed = zip(tasks, replies, seconds, strict=True)
-            return [
-                (self.proxy(task.client), replace(reply, metrics={**reply.metrics, metrics.SECONDS: took}))
-                for task, reply, took in listed
-                if isinstance(reply, FitRes)
-            ]
-        rows = np.array([column.row for column in columns], REPORTED)
-        rows["seconds"] = seconds
-        return RoundResults(rows, [column.vector for column in columns], self.layout, self.proxy)
+        table = ReplyTable.joined([self._trained[task.client] for task in tasks])
+        return table.with_seconds([task.seconds for task in tasks])
 
 
 def timed(transport: Transport, trace: Trace, clock: Clock, limit: int, layout: Layout) -> Transport:
     """Return a transport whose replies arrive when the clock or, if it counts rounds, the trace says so."""
     if isinstance(clock, EventClock):
         return EventTime(transport, clock, limit, layout)
-    return with_late_replies(transport, trace)
+    return with_late_replies(transport, trace, layout)
 
 
 def _weights(task: Task) -> FlatParameters:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from flwr.common import FitRes
-from flwr.server.client_proxy import ClientProxy
 from numpy.typing import NDArray
 
 from fedtide.engine.transports.base import FitInstructions, Forwarding, Transport
-from fedtide.engine.transports.kept_replies import kept, put_together, taken_apart
+from fedtide.engine.transports.kept_replies import put_together, taken_apart
+from strategies import Layout
 from strategies.core.instructions import farewells_in
-from strategies.core.results import ClientFailure, FitResults
+from strategies.core.replies import ReplyTable
+from strategies.core.report import ClientFailure
 from strategies.core.state import StateDict, nested, take, within
 from traces import Trace
 
@@ -23,13 +23,12 @@ class Delayed(NamedTuple):
     """A late reply, and the round in which it arrives."""
 
     arrival: int
-    proxy: ClientProxy
-    result: FitRes
+    reply: ReplyTable
 
 
-def with_late_replies(transport: Transport, trace: Trace) -> Transport:
-    """Return a transport that delays replies as the trace says."""
-    return LateReplies(transport, trace) if trace.has_late_replies else transport
+def with_late_replies(transport: Transport, trace: Trace, layout: Layout) -> Transport:
+    """Return a transport that delays replies as the trace says; `layout` is that of weights and buffers."""
+    return LateReplies(transport, trace, layout) if trace.has_late_replies else transport
 
 
 class LateReplies(Forwarding):
@@ -39,9 +38,9 @@ class LateReplies(Forwarding):
     round.
     """
 
-    def __init__(self, transport: Transport, trace: Trace) -> None:
+    def __init__(self, transport: Transport, trace: Trace, layout: Layout) -> None:
         super().__init__(transport)
-        self.trace = trace
+        self.trace, self.layout = trace, layout
         self._delayed: dict[int, Delayed] = {}
 
     def at_work(self) -> NDArray[np.intp]:
@@ -49,27 +48,25 @@ class LateReplies(Forwarding):
 
     def fit(
         self, server_round: int, instructions: FitInstructions, timeout: float | None
-    ) -> tuple[FitResults, list[ClientFailure]]:
-        results, failures = self.transport.fit(server_round, instructions, timeout)
+    ) -> tuple[ReplyTable, list[ClientFailure]]:
+        table, failures = self.transport.fit(server_round, instructions, timeout)
         self.seconds, self.notes = self.transport.seconds, self.transport.notes
-        late, farewells = self.trace.delay(server_round), farewells_in(instructions)
         arrived = {k: d for k, d in self._delayed.items() if d.arrival <= server_round}
         self._delayed = {k: d for k, d in self._delayed.items() if k not in arrived}
-        on_time: FitResults = []
-        for proxy, result in results:
-            client = int(proxy.cid)
-            if not late[client] or proxy.cid in farewells:
-                on_time.append((proxy, result))
-                continue
-            self._delayed[client] = Delayed(server_round + int(late[client]), proxy, kept(result))
-            failures.append(ClientFailure(proxy.cid, LATE))
-        return on_time + [(d.proxy, d.result) for d in arrived.values()], failures
+        clients = table.reported["client"]
+        lags = self.trace.delay(server_round)[clients]
+        lags[np.isin(clients, [*map(int, farewells_in(instructions))])] = 0
+        for k in np.flatnonzero(lags).tolist():
+            self._delayed[int(clients[k])] = Delayed(server_round + int(lags[k]), table.row(k))
+            failures.append(ClientFailure(str(clients[k]), LATE))
+        on_time = table.chosen(np.flatnonzero(lags == 0))
+        return ReplyTable.joined([on_time, *(d.reply for d in arrived.values())]), failures
 
     def state_dict(self) -> StateDict:
         state = nested("transport", self.transport.state_dict())
         described: list[dict[str, Any]] = []
         for number, (client, delayed) in enumerate(self._delayed.items()):
-            arrays, form = taken_apart(delayed.result)
+            arrays, form = taken_apart(delayed.reply)
             described.append({"client": client, "arrival": delayed.arrival, **form})
             state |= {f"delayed.{number}.{i}": array for i, array in enumerate(arrays)}
         return state | {"delayed": described}
@@ -79,5 +76,5 @@ class LateReplies(Forwarding):
         self._delayed = {}
         for number, reply in enumerate(take(state, "delayed")):
             arrays = [take(state, f"delayed.{number}.{i}") for i in range(reply["arrays"])]
-            proxy = self.transport.proxy(reply["client"])
-            self._delayed[reply["client"]] = Delayed(reply["arrival"], proxy, put_together(arrays, reply))
+            kept = put_together(reply["client"], arrays, reply, self.layout)
+            self._delayed[reply["client"]] = Delayed(reply["arrival"], kept)

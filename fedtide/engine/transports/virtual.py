@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import time
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
-from flwr.common import EvaluateRes, FitRes
+from flwr.common import EvaluateRes
 from flwr.server.client_proxy import ClientProxy
 from numpy.typing import NDArray
 
 from clients.memory.handshake import Memory
 from clients.memory.packing import from_bytes, to_bytes
-from clients.simulated.jobs import Broadcast, ClientUpdate, Job, Updates, joined
+from clients.simulated.jobs import Broadcast, Job
 from clients.simulated.virtual import Answers, ClientEnvironment, Scores
 from fedtide.engine.availability import Clock
 from fedtide.engine.transports.base import EvaluateInstructions, EvaluateResults, FitInstructions, Transport
@@ -25,12 +25,10 @@ from fedtide.ground.errors import PartError
 from strategies import FlatParameters, Layout
 from strategies.core.instructions import RoundInstructions, Task
 from strategies.core.parameters import read_parameters
-from strategies.core.reply_vectors import RemoteVector, ReplyVectors
-from strategies.core.results import ClientFailure, FitResults, RoundResults
+from strategies.core.replies import ReplyTable
+from strategies.core.reply_vectors import ReplyVectors
+from strategies.core.report import ClientFailure
 from strategies.core.state import Rows, StateDict, Vectors, take
-
-NO_VECTOR = np.empty(0, np.float32)
-NO_WEIGHTS = Layout((), np.dtype(np.float32))  # before the method's own arrays
 
 
 class Simulation(NamedTuple):
@@ -101,14 +99,14 @@ class VirtualTransport(Transport):
 
     def fit(
         self, server_round: int, instructions: FitInstructions, timeout: float | None
-    ) -> tuple[FitResults, list[ClientFailure]]:
+    ) -> tuple[ReplyTable, list[ClientFailure]]:
         """Have clients train; those that get the same weights train together.
 
         PartError: a part of the user's own has failed in each of them, and no client has trained before.
         """
         self.seconds, self.notes = {}, ()
         if not instructions:
-            return [], []
+            return ReplyTable.of([]), []
         phases, replies = _Phases(), _Replies(self.simulation.clock.lost(server_round))
         for broadcast, jobs in self._jobs(server_round, instructions):
             waiting = iter(self.run(broadcast, jobs))
@@ -118,45 +116,22 @@ class VirtualTransport(Transport):
                 phases.work = max(phases.work, answers.seconds)
                 self.notes = [*self.notes, *(note for note in answers.notes if note not in self._noted)]
                 self._noted.update(answers.notes)  # several workers may report the same
-                self._have_trained |= len(answers.updates.reported) > 0
-                self._keep_memories(server_round, answers.updates)
+                self._have_trained |= len(answers.reported) > 0
+                self._keep_memories(server_round, answers)
                 replies.add(answers)
                 phases.end("collect")
         if replies.trace and not self._have_trained:
             raise PartError(replies.trace)
-        proxies = {int(proxy.cid): proxy for proxy, _ in instructions}
-        results = self._results(joined(replies.updates), replies.vectors, proxies)
+        results = replies.table(self.layout)
         phases.end("collect")
         self.seconds = phases.disjoint()
-        if replies.farewells:
-            farewells = [self._result(NO_VECTOR, update, proxies) for update in replies.farewells]
-            return [*results, *farewells], replies.failures
         return results, replies.failures
 
-    def _keep_memories(self, server_round: int, updates: Updates) -> None:
+    def _keep_memories(self, server_round: int, answers: Answers) -> None:
         """Store the memories that clients have from now on, also those whose replies will be lost."""
-        if updates.memories:
-            done = updates.reported["client"].tolist()
-            for client, memory in zip(done, updates.memories, strict=True):
+        if answers.memories:
+            for client, memory in zip(answers.reported["client"].tolist(), answers.memories, strict=True):
                 self.memories[client], self._rounds[client] = self.store(client, memory), server_round
-
-    def _results(
-        self, updates: Updates, vectors: list[NDArray[Any] | RemoteVector], proxies: Mapping[int, ClientProxy]
-    ) -> FitResults:
-        """Return the results of clients that have trained: in columns, unless they send other arrays."""
-        if updates.extra or any(vector.size != self.layout.size for vector in vectors):
-            here = ReplyVectors(vectors)
-            return [self._result(*reply, proxies) for reply in zip(here, updates, strict=True)]
-        by_client = np.argsort(updates.reported["client"])  # workers answer in no particular order
-        ordered = [vectors[k] for k in by_client.tolist()]
-        return RoundResults(updates.reported[by_client], ordered, self.layout, self.proxy)
-
-    def _result(
-        self, vector: NDArray[Any], update: ClientUpdate, proxies: Mapping[int, ClientProxy]
-    ) -> tuple[ClientProxy, FitRes]:
-        """Return the result of one client, with all that it sent."""
-        parameters = FlatParameters(vector, self._layout_of(vector), update.extra)
-        return proxies[update.client], FitRes(OK, parameters, update.num_examples, dict(update.metrics))
 
     def evaluate(
         self, server_round: int, instructions: EvaluateInstructions, timeout: float | None
@@ -206,36 +181,42 @@ class VirtualTransport(Transport):
             jobs.append(Job(client, arrays, config, float(completion[client]), self.memories.get(client)))
         yield from ((broadcast, jobs) for broadcast, _, jobs in groups.values())
 
-    def _layout_of(self, vector: NDArray[Any]) -> Layout:
-        """Return the layout of what a client sends before the method's own arrays."""
-        if len(vector) == self.layout.size:
-            return self.layout
-        return self.layout.buffers if len(vector) else NO_WEIGHTS
-
 
 class _Replies:
     """The replies of a round that arrive; the clients of those that are lost do not notice the loss."""
 
     def __init__(self, lost: NDArray[np.bool_]) -> None:
         self.lost = lost
-        self.updates: list[Updates] = []
-        self.vectors: list[NDArray[Any] | RemoteVector] = []
-        self.farewells: list[ClientUpdate] = []
+        self.answers: list[Answers] = []
         self.failures: list[ClientFailure] = []
         self.trace = ""  # of a part of the user's own that has failed in a client
 
     def add(self, answers: Answers) -> None:
         """Add the answers of some clients."""
-        clients = answers.updates.reported["client"]
-        arrived = ~self.lost[clients]
-        self.updates.append(answers.updates.kept(arrived))
-        self.vectors += [row for row, here in zip(answers.vectors, arrived, strict=True) if here]
-        self.farewells += [update for update in answers.farewells if not self.lost[update.client]]
+        self.answers.append(answers)
         self.failures += [ClientFailure(str(failure.client), failure.reason) for failure in answers.failures]
         self.trace = next((failure.trace for failure in answers.failures if failure.trace), self.trace)
-        leaving = [update.client for update in answers.farewells if self.lost[update.client]]
-        lost = [*clients[~arrived].tolist(), *leaving]
-        self.failures += [ClientFailure(str(client), "reply lost") for client in lost]
+        returned = [*answers.reported["client"].tolist(), *answers.farewells]
+        self.failures += [
+            ClientFailure(str(client), "reply lost") for client in returned if self.lost[client]
+        ]
+
+    def table(self, layout: Layout) -> ReplyTable:
+        """Return the replies in the order of their clients: workers answer in no particular order."""
+        reported = np.concatenate([answers.reported for answers in self.answers])
+        clients = reported["client"]
+        order = np.argsort(clients)
+        order = order[~self.lost[clients[order]]]
+        vectors = [vector for answers in self.answers for vector in answers.vectors]
+        extra = [own for answers in self.answers for own in answers.extra]
+        states = {k: state for answers in self.answers for k, state in answers.farewells.items()}
+        return ReplyTable(
+            reported=reported[order],
+            vectors=ReplyVectors([vectors[k] for k in order.tolist()]),
+            layout=layout,
+            extra=[extra[k] for k in order.tolist()] if extra else (),
+            farewells={str(k): state for k, state in states.items() if not self.lost[k]},
+        )
 
 
 class _Phases:

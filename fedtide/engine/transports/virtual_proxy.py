@@ -46,7 +46,7 @@ class VirtualProxy(ClientProxy):
         results, failures = self.transport.fit(group_id or 1, [(self, ins)], timeout)
         if failures:
             raise failures[0]
-        return results[0][1]
+        return results.as_flower(self.transport.proxy)[0][1]
 
     def evaluate(self, ins: EvaluateIns, timeout: float | None, group_id: int | None) -> EvaluateRes:
         results, failures = self.transport.evaluate(group_id or 1, [(self, ins)], timeout)

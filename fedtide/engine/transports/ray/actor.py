@@ -61,7 +61,7 @@ class RayClients(VirtualClients):
         weights, whose answers are complete.
         """
         answers, size = self.fit_and_send(broadcast, jobs), self.model.num_trainable
-        if answers.updates.extra or answers.vectors.shape[1] < size:
+        if answers.extra or answers.vectors.shape[1] < size:
             return [answers, *[None] * count_jobs(jobs)]
         kept = Kept(answers._replace(vectors=answers.vectors[:, size:].copy()))
         return [kept, *answers.vectors, *[None] * (count_jobs(jobs) - len(answers.vectors))]

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from clients.simulated.jobs import Broadcast, Job, Updates
+from clients.simulated.jobs import Broadcast, Job
 from clients.simulated.virtual import Answers
 from fedtide.ground.contract import REPORTED
 
@@ -57,11 +57,10 @@ def _has_own(job: Job) -> bool:
 
 def pack_answers(answers: Answers) -> Packed:
     """Return answers without their vectors, and the vectors' shape."""
-    updates = answers.updates
-    own = [updates.extra, updates.memories] if updates.extra or updates.memories else None
+    own = [answers.extra, answers.memories] if answers.extra or answers.memories else None
     rest = [answers.farewells, answers.failures, answers.notes]
     return [
-        [updates.reported.tobytes(), *answers.vectors.shape, answers.seconds],
+        [answers.reported.tobytes(), *answers.vectors.shape, answers.seconds],
         own,
         rest if any(rest) else None,
     ]
@@ -70,6 +69,7 @@ def pack_answers(answers: Answers) -> Packed:
 def unpack_answers(packed: Packed, rows: Any) -> Answers:
     """Return answers, given the memory that has their vectors."""
     (reported, count, width, seconds), own, rest = packed
-    updates = Updates(np.frombuffer(reported, REPORTED), *(own or ()))
-    farewells, failures, notes = rest or ([], [], ())
-    return Answers(rows[:count, :width], updates, farewells, failures, notes, seconds)
+    extra, memories = own or ((), ())
+    farewells, failures, notes = rest or ({}, (), ())
+    numbers = np.frombuffer(reported, REPORTED)
+    return Answers(rows[:count, :width], numbers, extra, memories, farewells, failures, notes, seconds)

@@ -73,7 +73,7 @@ class VectorsOnNodes(RemoteVectors):
         """Return the answers of a call, given with the buffers only, with vectors that lie on its node."""
         by_client, size = {job.client: job for job in jobs}, len(self._origin)
         vectors = np.empty(len(answers.vectors), object)
-        clients = answers.updates.reported["client"].tolist()
+        clients = answers.reported["client"].tolist()
         for k, (client, buffers) in enumerate(zip(clients, answers.vectors, strict=True)):
             vectors[k] = OnNode(
                 self, size, size * buffers.itemsize, buffers, references[k], node, by_client[client]

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from ray.exceptions import RayError
 
 from clients.memory.handshake import Memory
-from clients.simulated.jobs import Broadcast, Job, Updates
+from clients.simulated.jobs import Broadcast, Job
 from clients.simulated.virtual import Answers, Failure, Scores
 from fedtide.engine.transports.base import EngineLost
 from fedtide.engine.transports.ray.actor import Kept, RayClients
@@ -32,6 +32,7 @@ from fedtide.engine.transports.ray.remote_vectors import VectorsOnNodes
 from fedtide.engine.transports.ray.shared_rows import Lease, SharedRows
 from fedtide.engine.transports.ray.workers import Worker, Workers
 from fedtide.engine.transports.virtual import Simulation, VirtualTransport
+from fedtide.ground.contract import REPORTED
 from fedtide.ground.spill import let_go
 from fedtide.ground.wording import count
 
@@ -125,7 +126,7 @@ class RayTransport(VirtualTransport):
         """Wait for calls that write to shared rows, return their vectors, or leave them where they are."""
         for part, result, references, node in calls:
             if isinstance(result, Failure):
-                yield Answers(rows[:0], Updates(), [], [result])
+                yield Answers(rows[:0], np.empty(0, REPORTED), failures=[result])
             elif isinstance(result, Kept) and remote:
                 yield remote.add(part.jobs, result.answers, references, node)
             elif isinstance(result, Answers):
@@ -163,7 +164,7 @@ class RayTransport(VirtualTransport):
         for ended in self._calls(self._parts(jobs, self._work(jobs), size), submit):
             if isinstance(ended.result, Failure) or ended.result.failures:
                 raise EngineLost("a machine was lost, and a client of it cannot be trained again")
-            clients = ended.result.updates.reported["client"].tolist()
+            clients = ended.result.reported["client"].tolist()
             for client, vector in zip(clients, ended.result.vectors, strict=True):
                 rows[client][:] = vector
                 let_go(rows[client])
