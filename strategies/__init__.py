@@ -36,8 +36,7 @@ from strategies.core import (
     Selection,
     Task,
 )
-from strategies.core.flower_arguments import FlowerArguments
-from strategies.core.schedules import SCHEDULES
+from strategies.core.options import SCHEDULES, FlowerArguments
 from strategies.efl import EFL
 from strategies.f3ast import F3AST
 from strategies.fedacg import FedACG

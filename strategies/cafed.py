@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from fedtide.ground.allowed import NotNegative
 from strategies.core import Clients, FlexibleStrategy, Replies, Task
-from strategies.core.departures import LossTracker
+from strategies.core.members import LossTracker
 from strategies.fedavg import FedAvgOptions
 from strategies.parts.availability import Availability
 

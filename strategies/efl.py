@@ -26,7 +26,7 @@ from fedtide.ground.allowed import CountOrZero, NotNegative, Range
 from fedtide.ground.contract import Rule
 from fedtide.ground.contract.ternary import Rounding, Ties, kept, ternary
 from strategies.core import Clients, FlexibleStrategy, Replies, Sent, Task, Vector
-from strategies.core.departures import LossTracker
+from strategies.core.members import LossTracker
 from strategies.parts.abandoning import AbandonmentOptions, judge
 from strategies.parts.availability import Availability
 from strategies.schemes import scheme_c

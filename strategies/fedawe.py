@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 
 from fedtide.ground.allowed import NotNegative
 from strategies.core import Clients, FlexibleStrategy, Replies, ServerRateOptions, Task, extend
-from strategies.core.decoding import largest
 from strategies.core.norms import MAX_RESULT
+from strategies.core.parameters import largest
 from strategies.memory.models import HeldModels
 
 

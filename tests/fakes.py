@@ -14,8 +14,8 @@ import strategies
 from fedtide.engine.checkpoints.store import CheckpointStore
 from fedtide.ground.contract import REPORTED
 from strategies import FlatParameters, FlexibleStrategy, Layout, Replies, Roster
-from strategies.core.instructions import Sent
 from strategies.core.reply_vectors import ReplyVectors
+from strategies.core.round import Sent
 from strategies.core.state import Rows
 
 

@@ -15,7 +15,7 @@ from flwr.common import FitIns, FitRes, ndarrays_to_parameters
 
 import strategies
 from strategies import FlatParameters, Roster
-from strategies.core.schedules import Constant, Staircase
+from strategies.core.options import Constant, Staircase
 
 FILES = sorted((Path(__file__).parent / "golden").glob("*.json"))
 

@@ -14,7 +14,7 @@ from fedtide.devices.connected import ConnectedClients
 from fedtide.devices.flower_run import run_on_grid
 from fedtide.ground.contract import FitConfig
 from strategies import FlatParameters, Layout
-from strategies.core.instructions import RoundInstructions
+from strategies.core.round import RoundInstructions
 
 
 def clients_in(tasks: list[tuple[int, int, float]]) -> list[tuple[int, int]]:

@@ -17,7 +17,7 @@ from golden_cases import cases, close, devices_of, play, strategy_of, variants
 
 from fedtide.plan import METHODS as ALL
 from strategies import Roster
-from strategies.core.schedules import Staircase, Theorem
+from strategies.core.options import Staircase, Theorem
 from strategies.memory.models import HeldModels
 from strategies.parts.amplification import Amplification
 from strategies.parts.reboot import boost

@@ -9,7 +9,7 @@ from golden_cases import cases, close, devices_of, play, strategy_of, variants
 
 import clients.rules.elastic
 import fedtide.ground.contract.ternary
-from strategies.core.decoding import decode
+from strategies.core.parameters import decode
 
 OPTIONS = {"objective": "departure", "lam": "elasticity", "q": "sparsity"}  # others have our names
 

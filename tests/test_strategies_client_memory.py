@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from tables import DEVICE_TABLES, Clients, E
 
 import strategies
-from strategies.core.schedules import Geometric
+from strategies.core.options import Geometric
 
 OPTIONS: list[tuple[str, dict[str, Any]]] = [
     ("mimic", {}),

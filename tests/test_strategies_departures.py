@@ -9,7 +9,7 @@ from flwr.common import ndarrays_to_parameters
 
 import strategies
 from strategies import SCHEDULES, Roster
-from strategies.core.departures import LossTracker, exclusion_pays
+from strategies.core.members import LossTracker, exclusion_pays
 
 
 def federation(sizes: tuple[int, ...] = (1, 1, 2), name: str = "scheme-b", **options: Any) -> Rounds:

@@ -28,7 +28,7 @@ from fedtide.engine.run import virtual_transport
 from fedtide.ground.contract import FitConfig
 from fedtide.plan import Plan
 from strategies import Roster
-from strategies.core.decoding import decode
+from strategies.core.parameters import decode
 
 TIES = st.sampled_from(fedtide.ground.contract.ternary.TIES)
 SPARSITY = st.floats(0.01, 1)

@@ -12,7 +12,7 @@ from flwr.common import FitRes, ndarrays_to_parameters
 
 import strategies
 from strategies import STRATEGIES, Roster
-from strategies.core.schedules import Geometric
+from strategies.core.options import Geometric
 
 # Takes late replies; has its clients start from other models, too; drops them, with memory at the clients.
 three_methods = pytest.mark.parametrize("name", ["mifa", "fedawe", "feddyn"])

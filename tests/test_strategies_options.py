@@ -7,7 +7,7 @@ import pytest
 from fakes import make
 
 import strategies
-from strategies.core.schedules import Staircase
+from strategies.core.options import Staircase
 from strategies.parts.amplification import Amplification
 from strategies.parts.server_optimizers import Adam
 

@@ -22,7 +22,7 @@ from fakes import (
 )
 from flwr.common import Code, EvaluateRes, FitRes, Status, ndarrays_to_parameters
 
-from strategies.core.report import MAX_WARNINGS, RoundReport
+from strategies.core.round import MAX_WARNINGS, RoundReport
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

@@ -13,7 +13,7 @@ from flwr.server.client_manager import SimpleClientManager
 from hostile_rounds import OWN
 
 import strategies
-from strategies.core.schedules import Staircase
+from strategies.core.options import Staircase
 
 THREE = ["scheme-c", "mimic", "fedawe"]
 

@@ -17,9 +17,8 @@ from fedtide.devices.grid import GridTransport
 from fedtide.devices.identities import Identities
 from fedtide.engine.transports.base import FitInstructions
 from fedtide.ground.contract import metrics
-from strategies.core.instructions import RoundInstructions, farewells_in
 from strategies.core.replies import ReplyTable
-from strategies.core.report import ClientFailure
+from strategies.core.round import ClientFailure, RoundInstructions, farewells_in
 from strategies.core.state import StateDict, take
 
 

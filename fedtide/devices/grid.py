@@ -35,7 +35,7 @@ from fedtide.ground import one_object
 from fedtide.ground.contract import Scalar, fit, metrics
 from fedtide.ground.wording import plain
 from strategies.core.replies import FitResult, ReplyTable
-from strategies.core.report import ClientFailure
+from strategies.core.round import ClientFailure
 
 POLL_SECONDS = 0.1
 LOOK_SECONDS = 2.0  # between two looks at the nodes, within a round

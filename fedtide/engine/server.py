@@ -20,10 +20,9 @@ from fedtide.engine.stopping import StoppingRule, evaluation_is_due
 from fedtide.ground.contract.metrics import ROUND, STEPS, TRAIN_LOSS
 from fedtide.ground.wording import plain
 from strategies import FlexibleStrategy
-from strategies.core.decoding import whole
-from strategies.core.parameters import count_bytes
+from strategies.core.parameters import count_bytes, whole
 from strategies.core.replies import FitResult, ReplyTable
-from strategies.core.report import ClientFailure
+from strategies.core.round import ClientFailure
 
 Record = dict[str, Any]
 

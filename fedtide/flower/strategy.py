@@ -30,9 +30,9 @@ from fedtide.ground.allowed import did_you_mean
 from fedtide.ground.contract import SGD, metrics
 from fedtide.ground.errors import SettingsError
 from strategies import FlexibleStrategy, Layout, Options
-from strategies.core.flower_arguments import FlowerArguments
+from strategies.core.options import FlowerArguments
 from strategies.core.parameters import FlatParameters
-from strategies.core.report import ClientFailure, is_news
+from strategies.core.round import ClientFailure, is_news
 from strategies.core.state import nested, within
 
 PERSONAL = ("apfl", "pfedme")  # rules that train a second model, which no training loop of an app does

@@ -29,11 +29,10 @@ from fedtide.ground.contract import SGD, FitConfig, fit
 from fedtide.ground.errors import SettingsError
 from fedtide.interop.stock_state import Attributes
 from strategies import FlatParameters, FlexibleStrategy, Options, Replies
-from strategies.core.decoding import is_number
-from strategies.core.instructions import Task
-from strategies.core.parameters import read_parameters
+from strategies.core.parameters import is_number, read_parameters
 from strategies.core.replies import FitResult, ReplyTable
 from strategies.core.roster import Clients
+from strategies.core.round import Task
 from strategies.core.state import StateDict
 from strategies.fedprox import FedProx
 

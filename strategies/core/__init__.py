@@ -1,14 +1,13 @@
 """The base of every strategy, and all that a method is written with."""
 
-from strategies.core.instructions import Sent, Task
 from strategies.core.layers import Layer, LayerFactory, Vector
-from strategies.core.membership import AvailabilityManager
+from strategies.core.members import AvailabilityManager
 from strategies.core.method import LateReplies
 from strategies.core.options import Options, ServerRateOptions
 from strategies.core.parameters import FlatParameters, Layout
 from strategies.core.replies import Replies
-from strategies.core.report import ClientFailure, RoundReport
 from strategies.core.roster import Clients, Forecast, Roster
+from strategies.core.round import ClientFailure, RoundReport, Sent, Task
 from strategies.core.selection import Selection, SelectionFactory
 from strategies.core.state import ByClient, Stateful, extend
 from strategies.core.strategy import EvaluateFn, FlexibleStrategy

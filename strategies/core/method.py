@@ -16,13 +16,12 @@ from numpy.typing import NDArray
 
 from fedtide.ground.contract import SGD, FitConfig, Rule
 from fedtide.ground.errors import SettingsError
-from strategies.core.instructions import Sent, Task
+from strategies.core.layers import Probe
 from strategies.core.options import Options
 from strategies.core.parameters import Layout
-from strategies.core.probe import Probe
 from strategies.core.replies import Replies
-from strategies.core.report import RoundReport
 from strategies.core.roster import Clients, Roster
+from strategies.core.round import RoundReport, Sent, Task
 from strategies.core.selection import Selection, Uniform
 from strategies.core.state import Stateful
 

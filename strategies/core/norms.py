@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from strategies.core.parameters import FloatVector
-from strategies.core.report import RoundReport
+from strategies.core.round import RoundReport
 from strategies.core.state import Stateful
 
 MAX_NORM = 1e12  # of an update, scaled up to all steps: whatever comes of it stays below MAX_RESULT

@@ -2,20 +2,100 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any, Literal
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, Literal
 
 import numpy as np
+from flwr.common import MetricsAggregationFn, Scalar
+from flwr.server.client_manager import ClientManager
 from numpy.typing import NDArray
 
-from fedtide.ground.allowed import Count, CountOrZero, Positive, check
+from fedtide.ground.allowed import Checked, Count, CountOrZero, NotNegative, Positive, Range, Share, check
+from fedtide.ground.contract import SGD, FitConfig
 from fedtide.ground.contract.fit import planned_steps
 from fedtide.ground.errors import SettingsError
-from strategies.core.layers import LayerFactory
+from strategies.core.layers import LayerFactory, ProbeFactory, never
 from strategies.core.norms import is_norm_limit
-from strategies.core.probe import ProbeFactory, never
-from strategies.core.schedules import Constant, Schedule
 from strategies.core.selection import SelectionFactory, of_method
+
+Schedule = Callable[[float, int, int, float], float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Constant:
+    """The learning rate, unchanged in all rounds."""
+
+    def __call__(self, learning_rate: float, server_round: int, shift: int, local_steps: float) -> float:
+        """Rate of a round."""
+        return learning_rate
+
+
+@dataclass(frozen=True, kw_only=True)
+class Staircase:
+    """eta_0 / (tau - tau_0): decays by round, restarts with each new objective (Ruan et al., 5.1)."""
+
+    restart: bool = True
+
+    def __call__(self, learning_rate: float, server_round: int, shift: int, local_steps: float) -> float:
+        """Rate of a round."""
+        return learning_rate / (server_round - shift if self.restart else server_round)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Geometric(Checked):
+    """eta_0 * factor^(t-1) (MimiC, Table II)."""
+
+    factor: Annotated[float, Range(above=0, most=1)] = 0.99
+
+    def __call__(self, learning_rate: float, server_round: int, shift: int, local_steps: float) -> float:
+        """Rate of a round."""
+        return learning_rate * self.factor ** (server_round - 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class InverseSqrt(Checked):
+    """eta_0 / sqrt((t - 1) / scale + 1) (FedAWE's code, with scale 10)."""
+
+    scale: Positive = 10.0
+
+    def __call__(self, learning_rate: float, server_round: int, shift: int, local_steps: float) -> float:
+        """Rate of a round."""
+        return learning_rate / math.sqrt((server_round - 1) / self.scale + 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Theorem(Checked):
+    """16 E / (mu E[sum p s]) / ((tau - tau_0) E + gamma) (Ruan et al., Theorem 3.1; ignores the base rate).
+
+    Attributes
+    ----------
+    mu
+        Strong convexity of the objective.
+    gamma
+        The offset of the theorem, max(32 E (1 + theta) L / mu, 4 E^2 theta) / E[sum p s].
+    work
+        E[sum_k p_k s_k], the expected weighted number of steps of a round; 0 takes E (nobody is incomplete).
+    """
+
+    mu: Positive = 0.1
+    gamma: NotNegative = 1000.0
+    work: NotNegative = 0.0
+
+    def __call__(self, learning_rate: float, server_round: int, shift: int, local_steps: float) -> float:
+        """Rate of a round."""
+        E = local_steps
+        return 16 * E / (self.mu * (self.work or E)) / ((server_round - shift) * E + self.gamma)
+
+
+SCHEDULES: dict[str, Callable[..., Schedule]] = {
+    "constant": Constant,
+    "staircase": Staircase,
+    "geometric": Geometric,
+    "inverse-sqrt": InverseSqrt,
+    "theorem": Theorem,
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +119,7 @@ class Options:
     learning_rate
         eta_0 of the schedule.
     lr_schedule
-        Rate of a round, see `strategies.core.schedules`.
+        Rate of a round, see `strategies.core.options`.
     num_rounds
         T, planned length of the training; 0 if unknown.
     seed
@@ -115,3 +195,63 @@ class ServerRateOptions(Options):
     """
 
     server_rate: Positive = 1.0
+
+
+WAIT_SECONDS = 86400  # as Flower does
+
+
+@dataclass(frozen=True)
+class FlowerArguments(Checked):
+    """How an app of Flower's asks its clients; nothing of it concerns our own engine.
+
+    Attributes
+    ----------
+    fraction_fit, min_fit_clients
+        Of the clients that are there, this share is asked, and at least so many; `clients_per_round` is the
+        number itself.
+    min_available_clients
+        How many have to be there before a round begins.
+    on_fit_config_fn
+        Returns further scalars for the clients, given the round.
+    fit_metrics_aggregation_fn
+        Makes the metrics of a round of each active client's number of examples and metrics.
+    client_rule
+        What happens if a client does not report that it has followed the method's rule, where that is not
+        plain training: `checked` ends the run, `trust` believes it.
+    """
+
+    fraction_fit: Share = 1.0
+    min_fit_clients: CountOrZero = 0
+    min_available_clients: CountOrZero = 1
+    on_fit_config_fn: Callable[[int], dict[str, Scalar]] | None = None
+    fit_metrics_aggregation_fn: MetricsAggregationFn | None = None
+    client_rule: Literal["checked", "trust"] = "checked"
+
+    def wait(self, manager: ClientManager, options: Options) -> Options:
+        """Wait until enough clients are there; return options with the number of those to ask."""
+        manager.wait_for(max(self.min_available_clients, self.min_fit_clients), WAIT_SECONDS)
+        if self.fraction_fit == 1 and not self.min_fit_clients:
+            return options
+        number = max(int(manager.num_available() * self.fraction_fit), self.min_fit_clients, 1)
+        return replace(options, clients_per_round=number)
+
+    def added_to(self, config: FitConfig) -> FitConfig:
+        """Return a round's configuration with the app's own scalars."""
+        if self.on_fit_config_fn is None:
+            return config
+        return replace(config, own={**self.on_fit_config_fn(config.round), **config.own})
+
+
+def is_plain(rule: str, scalars: Mapping[str, Scalar]) -> bool:
+    """Whether a client that trains its weights as it always does follows a rule with these scalars."""
+    return rule == SGD.name or (rule == "proximal" and not scalars.get("mu"))
+
+
+def check_rule(method: str, client: str, rule: str, applied: object) -> None:
+    """Raise SettingsError unless a client has applied the rule of its task."""
+    if applied != rule:
+        does = f"has applied {applied!r}" if applied else "does not say that it has"
+        raise SettingsError(
+            f"{method} needs clients that follow its rule {rule!r}, and {client} {does}: train with "
+            "fedtide.client.Task (docs/flower-app.md), or give client_rule='trust'"
+        )

@@ -17,26 +17,27 @@ from numpy.typing import NDArray
 
 from fedtide.ground.contract import SGD, Rule, metrics
 from fedtide.ground.spill import let_go
-from strategies.core.decoding import (
+from strategies.core.members import Members
+from strategies.core.method import Method
+from strategies.core.norms import MAX_NORM, NormLimit, norm
+from strategies.core.parameters import (
     MAX_EXAMPLES,
     MAX_NUMBER,
     DivergedError,
+    FloatVector,
     answers,
     check_range,
     check_round,
     decode,
     is_reply,
+    read_arrays,
     read_number,
     read_steps,
     whole,
 )
-from strategies.core.instructions import OpenTasks, Sent
-from strategies.core.membership import Members
-from strategies.core.method import Method
-from strategies.core.norms import MAX_NORM, NormLimit, norm
-from strategies.core.parameters import FloatVector, read_arrays
 from strategies.core.replies import Arrays, Replies, ReplyTable
 from strategies.core.reply_vectors import ReplyVectors
+from strategies.core.round import OpenTasks, Sent
 
 MAX_GROWTH = 10  # times the number of examples that the client had first
 LARGEST = 2**62  # number that a client is believed to mean

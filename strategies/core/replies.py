@@ -13,9 +13,14 @@ from flwr.server.client_proxy import ClientProxy
 from numpy.typing import NDArray
 
 from fedtide.ground.contract import REPORTED, Reported, metrics
-from strategies.core.decoding import read_number
-from strategies.core.instructions import Sent
-from strategies.core.parameters import FlatParameters, FloatVector, Layout, combined_buffers, count_bytes
+from strategies.core.parameters import (
+    FlatParameters,
+    FloatVector,
+    Layout,
+    combined_buffers,
+    count_bytes,
+    read_number,
+)
 from strategies.core.reply_vectors import (
     BLOCK,
     ReplyVectors,
@@ -24,6 +29,7 @@ from strategies.core.reply_vectors import (
     read_block,
     sum_buffer,
 )
+from strategies.core.round import Sent
 
 _BLOCK = 1 << 16  # numbers converted to float64 at a time: as many as stay in the cache
 

@@ -11,8 +11,8 @@ import numpy as np
 
 from fedtide.ground.errors import ResultError
 from strategies.core.replies import Replies
-from strategies.core.report import ClientFailure, RoundReport
 from strategies.core.roster import Clients, Roster
+from strategies.core.round import ClientFailure, RoundReport
 from strategies.core.state import Stateful
 
 

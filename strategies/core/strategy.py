@@ -1,7 +1,7 @@
 """The base of every strategy: a Flower `Strategy` for clients that come and go.
 
 What a method overrides is in method.py, which replies count is decided in reading.py, and who belongs to the
-federation in membership.py.
+federation in members.py.
 """
 
 from __future__ import annotations
@@ -31,19 +31,23 @@ from numpy.typing import NDArray
 from fedtide.ground.contract import SGD, FitConfig, metrics
 from fedtide.ground.errors import ResultError, change_in_place
 from fedtide.ground.wording import plain
-from strategies.core.decoding import check_range, largest
-from strategies.core.flower_arguments import FlowerArguments, check_rule, is_plain
-from strategies.core.instructions import OpenTasks, RoundInstructions, Sent, Task
-from strategies.core.membership import Members, is_availability_manager
+from strategies.core.layers import never
+from strategies.core.members import Members, is_availability_manager
 from strategies.core.method import Method
 from strategies.core.norms import MAX_RESULT, NormLimit
-from strategies.core.options import Options
-from strategies.core.parameters import FlatParameters, FloatVector, Layout, read_parameters
-from strategies.core.probe import never
+from strategies.core.options import FlowerArguments, Options, check_rule, is_plain
+from strategies.core.parameters import (
+    FlatParameters,
+    FloatVector,
+    Layout,
+    check_range,
+    largest,
+    read_parameters,
+)
 from strategies.core.reading import ReplyReader
 from strategies.core.replies import FitResult, Replies, ReplyTable
-from strategies.core.report import RoundReport
 from strategies.core.roster import Clients, Roster
+from strategies.core.round import OpenTasks, RoundInstructions, RoundReport, Sent, Task
 from strategies.core.selection import checked_choice, failed
 from strategies.core.state import StateDict, take
 

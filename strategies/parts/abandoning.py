@@ -19,7 +19,7 @@ import numpy as np
 
 from fedtide.ground.allowed import Count, Positive
 from strategies.core import Options, Roster
-from strategies.core.departures import LossTracker
+from strategies.core.members import LossTracker
 from strategies.parts.availability import Availability
 
 

@@ -24,8 +24,8 @@ from numpy.typing import NDArray
 from fedtide.ground.allowed import Count, CountOrZero, Positive, Share, checked
 from fedtide.ground.specs import Part
 from strategies.core import Layout, Replies, Roster, RoundReport, Vector
+from strategies.core.layers import Probe, ProbeFactory, never
 from strategies.core.parameters import combined_buffers
-from strategies.core.probe import Probe, ProbeFactory, never
 
 Phase = Literal["begin", "first", "probe", "train"]
 

@@ -11,9 +11,8 @@ from flwr.server.client_proxy import ClientProxy
 
 from fedtide.ground.contract import metrics
 from strategies.core import AvailabilityManager, FlexibleStrategy
-from strategies.core.decoding import MAX_EXAMPLES, is_number, whole
-from strategies.core.instructions import RoundInstructions
-from strategies.core.report import shortened
+from strategies.core.parameters import MAX_EXAMPLES, is_number, whole
+from strategies.core.round import RoundInstructions, shortened
 
 _LOSS = "loss"
 

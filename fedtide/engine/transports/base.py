@@ -12,7 +12,7 @@ from flwr.server.client_proxy import ClientProxy
 from numpy.typing import NDArray
 
 from strategies.core.replies import ReplyTable
-from strategies.core.report import ClientFailure
+from strategies.core.round import ClientFailure
 from strategies.core.state import StateDict
 
 FitInstructions = Sequence[tuple[ClientProxy, FitIns]]

@@ -21,10 +21,9 @@ from fedtide.engine.transports.kept_replies import put_together, taken_apart
 from fedtide.engine.transports.late import with_late_replies
 from fedtide.ground.contract import REPORTED, FitConfig
 from strategies import FlatParameters, Layout
-from strategies.core.instructions import RoundInstructions, Task
 from strategies.core.replies import ReplyTable
 from strategies.core.reply_vectors import ReplyVectors
-from strategies.core.report import ClientFailure
+from strategies.core.round import ClientFailure, RoundInstructions, Task
 from strategies.core.state import StateDict, nested, take, within
 from traces import Trace
 from traces.base import SECOND

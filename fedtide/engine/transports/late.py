@@ -10,9 +10,8 @@ from numpy.typing import NDArray
 from fedtide.engine.transports.base import FitInstructions, Forwarding, Transport
 from fedtide.engine.transports.kept_replies import put_together, taken_apart
 from strategies import Layout
-from strategies.core.instructions import farewells_in
 from strategies.core.replies import ReplyTable
-from strategies.core.report import ClientFailure
+from strategies.core.round import ClientFailure, farewells_in
 from strategies.core.state import StateDict, nested, take, within
 from traces import Trace
 

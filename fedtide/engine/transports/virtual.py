@@ -23,11 +23,10 @@ from fedtide.engine.transports.virtual_proxy import OK, VirtualProxy
 from fedtide.ground.contract import FitConfig
 from fedtide.ground.errors import PartError
 from strategies import FlatParameters, Layout
-from strategies.core.instructions import RoundInstructions, Task
 from strategies.core.parameters import read_parameters
 from strategies.core.replies import ReplyTable
 from strategies.core.reply_vectors import ReplyVectors
-from strategies.core.report import ClientFailure
+from strategies.core.round import ClientFailure, RoundInstructions, Task
 from strategies.core.state import Rows, StateDict, Vectors, take
 
 
