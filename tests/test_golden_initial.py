@@ -42,7 +42,7 @@ def test_trajectory(trajectory: Any) -> None:
         assert ("probe" in strategy.report.measured) == bool(variant["probe"][t - 1])
         close(strategy.weights, variant["w"][t - 1], f"round {t}")
         mixtures += [e["weights"] for e in strategy.report.events if e["event"] == "initial-model"]
-    assert len(strategy.probe.models) == variant["state"]["sessions"]
+    assert len(strategy.initial_model.models) == variant["state"]["sessions"]
     close(mixtures[-1], variant["state"]["weights"])
 
 

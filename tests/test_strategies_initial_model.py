@@ -120,11 +120,11 @@ def test_a_change_that_comes_back_during_the_probe_starts_it_anew() -> None:
     moved(rounds, B, 1, arrived=B, departed=A)
     moved(rounds, A, 1, arrived=A, departed=B)
     assert rounds.strategy.report.measured["probe"] == 1
-    np.testing.assert_allclose(rounds.strategy.probe.x, pilot + 1)
+    np.testing.assert_allclose(rounds.strategy.initial_model.x, pilot + 1)
     play(rounds, [])
     np.testing.assert_allclose(moved(rounds, A, 1), pilot)
     assert moved(rounds, A, 1)[0] == pytest.approx(pilot[0] + 1)
-    assert len(rounds.strategy.probe.models) == 0
+    assert len(rounds.strategy.initial_model.models) == 0
 
 
 def test_a_session_without_training_is_none() -> None:
@@ -135,10 +135,10 @@ def test_a_session_without_training_is_none() -> None:
     assert "probe" not in rounds.strategy.report.measured
     moved(rounds, A, 1, arrived=A, departed=B)
     moved(rounds, B, 1, arrived=B, departed=A)
-    assert len(rounds.strategy.probe.models) == 0
+    assert len(rounds.strategy.initial_model.models) == 0
     moved(rounds, B, 1)
     moved(rounds, A, 1, arrived=A, departed=B)
-    assert len(rounds.strategy.probe.models) == 1
+    assert len(rounds.strategy.initial_model.models) == 1
 
 
 def test_late_replies() -> None:

@@ -40,10 +40,10 @@ LayerFactory = Callable[[Vector], Layer]
 """Makes a layer, given the initial weights."""
 
 
-class Probe(Stateful):
-    """Decides in which rounds clients are probed, and what the method goes on from; this one never does.
+class InitialModel(Stateful):
+    """Decides what a method goes on from when the members have changed; clients probe another model for it.
 
-    In such a round the clients that are asked do plain SGD from `weights`, at half the learning rate. To the
+    In a probe round the clients that are asked do plain SGD from `weights`, at half the learning rate. To the
     method it is a round without replies in which it takes no step.
 
     Attributes
@@ -56,19 +56,15 @@ class Probe(Stateful):
         Whether replies have counted in a round of the method since the last probe.
     """
 
-    def __init__(self) -> None:
-        self.weights: Vector | None = None
-        self.since = 0
-        self.trained = False
+    weights: Vector | None = None
+    since: int = 0
+    trained: bool = False
 
-    @property
-    def rate(self) -> float:
-        """By what the learning rate of the round is multiplied."""
-        return 1.0 if self.weights is None else 0.5
-
+    @abstractmethod
     def begin(self, server_round: int, roster: Roster, weights: Vector, buffers: Vector) -> None:
         """Begin a round, given the members and the global model, and decide on `weights` and `since`."""
 
+    @abstractmethod
     def end(
         self, replies: Replies, weights: Vector, buffers: Vector, report: RoundReport
     ) -> tuple[Vector, Vector] | None:
@@ -76,13 +72,7 @@ class Probe(Stateful):
 
         None: the probe goes on in the next round.
         """
-        return None
 
 
-def never(layout: Layout, weights: Vector) -> Probe:
-    """Return no probe."""
-    return Probe()
-
-
-ProbeFactory = Callable[[Layout, Vector], Probe]
-"""Makes a probe, given the layout of the weights, without buffers, and the initial ones, shape (M,)."""
+InitialModelFactory = Callable[[Layout, Vector], InitialModel]
+"""Makes one, given the layout of the weights, without buffers, and the initial ones, shape (M,)."""

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from fedtide.ground.contract import SGD, FitConfig, Rule
 from fedtide.ground.errors import SettingsError
-from strategies.core.layers import Probe
+from strategies.core.layers import InitialModel
 from strategies.core.options import Options
 from strategies.core.parameters import Layout
 from strategies.core.replies import Replies
@@ -55,14 +55,14 @@ class Method(Stateful, ABC):
         Layouts of what clients are sent, and of the weights alone.
     selection
         Who is asked.
-    probe
-        In which rounds the method rests, and the clients train another model.
+    initial_model
+        What the method goes on from when the members have changed; None: the model that it has.
     """
 
     options: Options
     saved: ClassVar[tuple[str, ...]] = (
         *("weights", "buffers", "version", "round", "learning_rate"),
-        *("membership", "tasks", "norms", "layers", "selection", "probe"),
+        *("membership", "tasks", "norms", "layers", "selection"),
     )
     rule: Rule = SGD  # an option may choose another in `setup`
     suits: ClassVar[str] = ""  # what it is meant for, as the end of a sentence
@@ -81,7 +81,7 @@ class Method(Stateful, ABC):
     wire: Layout
     layout: Layout
     selection: Selection
-    probe: Probe
+    initial_model: InitialModel | None
 
     def setup(self) -> None:
         """Make the method's own state."""
@@ -194,6 +194,11 @@ class Method(Stateful, ABC):
         """Whether late replies count in this run."""
         in_event_time = self.options.round_ends > 0
         return self.late_replies == "take" or (in_event_time and self.late_replies == "event-time")
+
+    @property
+    def probed(self) -> NDArray[np.float64] | None:
+        """What clients train in this round while the method rests, shape (M,); None: they train for it."""
+        return None if self.initial_model is None else self.initial_model.weights
 
     def check_event_time(self) -> None:
         """Refuse, by ValueError, rounds that end while others are at work, if late replies are dropped."""

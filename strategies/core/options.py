@@ -16,7 +16,7 @@ from fedtide.ground.allowed import Checked, Count, CountOrZero, NotNegative, Pos
 from fedtide.ground.contract import SGD, FitConfig
 from fedtide.ground.contract.fit import planned_steps
 from fedtide.ground.errors import SettingsError
-from strategies.core.layers import LayerFactory, ProbeFactory, never
+from strategies.core.layers import InitialModelFactory, LayerFactory
 from strategies.core.norms import is_norm_limit
 from strategies.core.selection import SelectionFactory, of_method
 
@@ -161,7 +161,7 @@ class Options:
     seed: CountOrZero = 0
     select: SelectionFactory = of_method
     layers: tuple[LayerFactory, ...] = ()
-    initial_model: ProbeFactory = never
+    initial_model: InitialModelFactory | None = None
     max_update_norm: str = "warn"
     outliers: Literal["refuse", "clip"] = "refuse"
     departure: Literal["exclude", "include", "auto"] = "exclude"

@@ -205,11 +205,10 @@ class ReplyReader:
         """Why a late reply to this task cannot count; empty: it can."""
         if not self.method.takes_late_replies:
             return f"late reply of round {task.round}: {type(self.method).__name__} takes none"
-        return (
-            f"late reply of round {task.round}: it is about another model"
-            if task.round < self.method.probe.since
-            else ""
-        )
+        model = self.method.initial_model
+        if model is not None and task.round < model.since:
+            return f"late reply of round {task.round}: it is about another model"
+        return ""
 
     def _decoded(
         self, verdict: Verdict, table: ReplyTable, sent: Sequence[Sent], norms: NDArray[np.float64]
@@ -254,7 +253,7 @@ class ReplyReader:
 
     def _judge_by_method(self, verdict: Verdict, sent: Sequence[Sent], extra: Sequence[Arrays]) -> None:
         """Have the method refuse replies, unless they answer a probe."""
-        if self.method.probe.weights is not None or type(self.method).check is Method.check:
+        if self.method.probed is not None or type(self.method).check is Method.check:
             return
         for k in verdict.rows.tolist():
             try:
@@ -281,7 +280,7 @@ class ReplyReader:
     @property
     def _rule(self) -> Rule:
         """Rule of the tasks that may be answered in this round."""
-        return self.method.rule if self.method.probe.weights is None else SGD
+        return self.method.rule if self.method.probed is None else SGD
 
     def _planned(self, n: NDArray[np.int64], sent: Sequence[Sent]) -> NDArray[np.int64]:
         """E_k of clients with these numbers of examples, shape (K,)."""

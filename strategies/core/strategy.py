@@ -31,7 +31,6 @@ from numpy.typing import NDArray
 from fedtide.ground.contract import SGD, FitConfig, metrics
 from fedtide.ground.errors import ResultError, change_in_place
 from fedtide.ground.wording import plain
-from strategies.core.layers import never
 from strategies.core.members import Members, is_availability_manager
 from strategies.core.method import Method
 from strategies.core.norms import MAX_RESULT, NormLimit
@@ -49,7 +48,7 @@ from strategies.core.replies import FitResult, Replies, ReplyTable
 from strategies.core.roster import Clients, Roster
 from strategies.core.round import OpenTasks, RoundInstructions, RoundReport, Sent, Task
 from strategies.core.selection import checked_choice, failed
-from strategies.core.state import StateDict, take
+from strategies.core.state import StateDict, nested, take, within
 
 EvaluateFn = Callable[[int, list[NDArray[Any]], dict[str, Scalar]], tuple[float, dict[str, Scalar]] | None]
 
@@ -103,10 +102,11 @@ class FlexibleStrategy(Method, Strategy):
         self._recorded, self._logged = False, set[tuple[str, str]]()
         self._packed: dict[int, FlatParameters] = {}
         self._config: FitConfig  # of the round
-        if not self.takes_layers and (self.options.layers or self.options.initial_model is not never):
+        if not self.takes_layers and (self.options.layers or self.options.initial_model):
             raise ValueError(f"{type(self).__name__} takes no server_opt, amplify or initial_model")
         self.layers = [layer(self.weights) for layer in self.options.layers]
-        self.probe = self.options.initial_model(self.layout, self.weights)
+        make_initial = self.options.initial_model
+        self.initial_model = make_initial(self.layout, self.weights) if make_initial else None
         self.selection = self.options.select(self.roster, self.options.seed) or self.own_selection()
         self._sent = self._pack()
         self.setup()
@@ -133,14 +133,17 @@ class FlexibleStrategy(Method, Strategy):
             self.options = self.arguments.wait(client_manager, self.options)
         self._adopt(parameters)
         available, at_work, proxy = self.membership.begin(server_round, client_manager)
-        self.probe.begin(server_round, self.roster, self.weights, self.buffers)
-        probed = self.probe.weights
+        if self.initial_model:
+            self.initial_model.begin(server_round, self.roster, self.weights, self.buffers)
+        probed = self.probed
         awaited = self.roster.member[at_work]
         self.tasks.begin(server_round, at_work[awaited & (self.roster.asked[at_work] > 0)])
         self.at_work = int(awaited.sum())
         self.report = RoundReport(events=self.membership.events)
         self._open = {server_round: self.report}
-        self.learning_rate = self.report.learning_rate = self._scheduled_rate() * self.probe.rate
+        self.learning_rate = self.report.learning_rate = self._scheduled_rate() * (
+            1.0 if probed is None else 0.5
+        )
         self.observe(available)
         self.selected = checked_choice(self.select, self.select(available), available)
         self.roster.asked[self.selected] = server_round
@@ -195,7 +198,7 @@ class FlexibleStrategy(Method, Strategy):
         if asked:
             self.tasks.end()
         buffers = self.buffers
-        probing = self.probe.weights is not None
+        probing = self.probed is not None
         if asked and not probing:
             self.selection.note(server_round, replies, failed(failures, report, self.roster))
         report.active, report.planned, report.steps = replies.clients, replies.planned, replies.steps
@@ -206,7 +209,8 @@ class FlexibleStrategy(Method, Strategy):
             self._end_probe(replies)
         elif len(replies):
             self.membership.note_losses(replies)
-            self.probe.trained = True
+            if self.initial_model:
+                self.initial_model.trained = True
             self._update(replies)
             if len(self.buffers):
                 self.buffers = replies.mean_buffers()
@@ -233,7 +237,7 @@ class FlexibleStrategy(Method, Strategy):
 
     def _check_rule(self, table: ReplyTable) -> None:
         """Raise SettingsError if a client of an app has not followed the method's rule."""
-        trusted = self._recorded or self.arguments.client_rule == "trust" or self.probe.weights is not None
+        trusted = self._recorded or self.arguments.client_rule == "trust" or self.probed is not None
         if trusted or is_plain(self.rule.name, self._config.own):
             return
         method = type(self).__name__
@@ -287,12 +291,19 @@ class FlexibleStrategy(Method, Strategy):
 
     # Resuming
 
+    def state_dict(self) -> StateDict:
+        """Return the state; tables in it are views, to be written before the next round."""
+        state = super().state_dict()
+        return state | (nested("probe", self.initial_model.state_dict()) if self.initial_model else {})
+
     def load_state_dict(self, state: StateDict) -> None:
         """Restore a state: a strategy with the same options then continues bit by bit like the saved one."""
         if take(state, "weights").shape != self.weights.shape:
             shapes = f"{take(state, 'weights').shape} where {self.weights.shape} are expected"
             raise ValueError(f"the state has weights of shape {shapes}")
         super().load_state_dict(state)
+        if self.initial_model:
+            self.initial_model.load_state_dict(within("probe", state))
         self._sent = self._pack()
 
     # Details
@@ -336,7 +347,8 @@ class FlexibleStrategy(Method, Strategy):
 
     def _end_probe(self, replies: Replies) -> None:
         """Take in the replies of a probe round; begin anew from the model that the last one leads to."""
-        model = self.probe.end(replies, self.weights, self.buffers, self.report)
+        assert self.initial_model is not None
+        model = self.initial_model.end(replies, self.weights, self.buffers, self.report)
         if model is not None:
             self.weights, self.buffers = model
             for layer in self.layers:

@@ -24,13 +24,13 @@ from numpy.typing import NDArray
 from fedtide.ground.allowed import Count, CountOrZero, Positive, Share, checked
 from fedtide.ground.specs import Part
 from strategies.core import Layout, Replies, Roster, RoundReport, Vector
-from strategies.core.layers import Probe, ProbeFactory, never
+from strategies.core.layers import InitialModel, InitialModelFactory
 from strategies.core.parameters import combined_buffers
 
 Phase = Literal["begin", "first", "probe", "train"]
 
 
-class InitialModel(Probe):
+class Mixture(InitialModel):
     """Base of the similarities: probes when the members have changed, and mixes earlier models.
 
     Parameters
@@ -68,7 +68,6 @@ class InitialModel(Probe):
         keep: CountOrZero = 0,
         min_change: Share = 0.5,
     ) -> None:
-        super().__init__()
         self.V, self.R, self.first, self.keep, self.min_change = V, R, pilot == "first", keep, min_change
         self.layout = layout
         self.phase: Phase = "begin"
@@ -166,7 +165,7 @@ class InitialModel(Probe):
             self.buffers = np.vstack([*self.buffers, buffers])[-self.keep :]
 
 
-class TwoNorm(InitialModel):
+class TwoNorm(Mixture):
     """Similarity -|G_i / |G_i| - G / |G||, mean over the tensors."""
 
     def similarity(self, units: Vector, unit: Vector) -> Vector:
@@ -175,7 +174,7 @@ class TwoNorm(InitialModel):
         return -distances
 
 
-class InnerProduct(InitialModel):
+class InnerProduct(Mixture):
     """Similarity <G_i, G> / (|G_i| |G|), the cosine, mean over the tensors."""
 
     def similarity(self, units: Vector, unit: Vector) -> Vector:
@@ -184,10 +183,10 @@ class InnerProduct(InitialModel):
         return cosines
 
 
-INITIAL_MODELS: dict[str, Callable[..., Probe]] = {"two-norm": TwoNorm, "inner-product": InnerProduct}
+INITIAL_MODELS: dict[str, Callable[..., InitialModel]] = {"two-norm": TwoNorm, "inner-product": InnerProduct}
 """Initial models by name: ``(layout, weights, *, options)``."""
 
 
-def initial_model_of(part: Part | None) -> ProbeFactory:
+def initial_model_of(part: Part | None) -> InitialModelFactory | None:
     """Return a function that makes the initial model that a part stands for; None: none."""
-    return part.build if part else never
+    return part.build if part else None
