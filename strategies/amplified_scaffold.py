@@ -17,9 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtide.ground.allowed import Count, Positive
-from strategies.core import Clients, Replies, extend
-from strategies.memory.table import ClientTable
+from strategies import Clients, ClientTable, Count, Positive, Replies, extend
 from strategies.parts.amplification import Amplification
 from strategies.scaffold import Scaffold, ScaffoldOptions
 

@@ -9,9 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from fedtide.ground.allowed import Share
-from fedtide.ground.contract import Rule
-from strategies.core import Options, Replies
+from strategies import Options, Replies, Rule, Share
 from strategies.parts.personal import Personalised
 
 

@@ -22,9 +22,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtide.ground.allowed import NotNegative
-from strategies.core import Clients, FlexibleStrategy, Replies, Task
-from strategies.core.members import LossTracker
+from strategies import Clients, FlexibleStrategy, LossTracker, NotNegative, Replies, Task
 from strategies.fedavg import FedAvgOptions
 from strategies.parts.availability import Availability
 

@@ -22,11 +22,20 @@ import numpy as np
 from flwr.common import Parameters, Scalar
 from numpy.typing import NDArray
 
-from fedtide.ground.allowed import CountOrZero, NotNegative, Range
-from fedtide.ground.contract import Rule
 from fedtide.ground.contract.ternary import Rounding, Ties, kept, ternary
-from strategies.core import Clients, FlexibleStrategy, Replies, Sent, Task, Vector
-from strategies.core.members import LossTracker
+from strategies import (
+    Clients,
+    CountOrZero,
+    FlexibleStrategy,
+    LossTracker,
+    NotNegative,
+    Range,
+    Replies,
+    Rule,
+    Sent,
+    Task,
+    Vector,
+)
 from strategies.parts.abandoning import AbandonmentOptions, judge
 from strategies.parts.availability import Availability
 from strategies.schemes import scheme_c

@@ -18,8 +18,7 @@ from typing import Annotated, Literal
 
 import numpy as np
 
-from fedtide.ground.allowed import Range
-from strategies.core import Clients, FlexibleStrategy, Replies, Selection, Vector, extend
+from strategies import Clients, FlexibleStrategy, Range, Replies, Selection, Vector, extend
 from strategies.fedavg import FedAvgOptions
 
 

@@ -17,8 +17,7 @@ from typing import Literal
 
 import numpy as np
 
-from fedtide.ground.allowed import NotNegative
-from strategies.core import FlexibleStrategy, Options, Replies, Vector
+from strategies import FlexibleStrategy, NotNegative, Options, Replies, Vector
 from strategies.fedprox import FedProx
 from strategies.parts.server_optimizers import Decay
 

@@ -23,8 +23,7 @@ from typing import Annotated, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtide.ground.allowed import CountOrZero, NotNegative, Range
-from strategies.core import Replies, Vector
+from strategies import CountOrZero, NotNegative, Range, Replies, Vector
 from strategies.fedprox import FedProx
 from strategies.parts.lags import LagOptions, LimitedLag
 

@@ -21,8 +21,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from fedtide.ground.allowed import CountOrZero
-from strategies.core import Clients, FlexibleStrategy, Replies
+from strategies import Clients, CountOrZero, FlexibleStrategy, Replies
 from strategies.fedavg import FedAvgOptions
 from strategies.parts.participation import Intervals, check_estimator, inverse_rates
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from strategies.core import FlexibleStrategy, Replies, ServerRateOptions
+from strategies import FlexibleStrategy, Replies, ServerRateOptions
 
 
 class FedAvg(FlexibleStrategy):

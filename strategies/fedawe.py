@@ -20,11 +20,18 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtide.ground.allowed import NotNegative
-from strategies.core import Clients, FlexibleStrategy, Replies, ServerRateOptions, Task, extend
-from strategies.core.norms import MAX_RESULT
-from strategies.core.parameters import largest
-from strategies.memory.models import HeldModels
+from strategies import (
+    MAX_RESULT,
+    Clients,
+    FlexibleStrategy,
+    HeldModels,
+    NotNegative,
+    Replies,
+    ServerRateOptions,
+    Task,
+    extend,
+    largest,
+)
 
 
 class FedAWE(FlexibleStrategy):

@@ -26,8 +26,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtide.ground.allowed import Count, NotNegative, Range, Share
-from strategies.core import Clients, Replies, ServerRateOptions, Stateful, Vector
+from strategies import Clients, Count, NotNegative, Range, Replies, ServerRateOptions, Share, Stateful, Vector
 from strategies.parts.lags import LagOptions, LimitedLag
 
 

@@ -17,9 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedtide.ground.allowed import Positive
-from fedtide.ground.contract import Rule
-from strategies.core import FlexibleStrategy, Options, Replies, Vector
+from strategies import FlexibleStrategy, Options, Positive, Replies, Rule, Vector
 
 
 class FedDyn(FlexibleStrategy):

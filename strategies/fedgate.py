@@ -16,8 +16,7 @@ from typing import Literal
 
 import numpy as np
 
-from strategies.core import Replies, ServerRateOptions
-from strategies.memory.table import TableOptions
+from strategies import Replies, ServerRateOptions, TableOptions
 from strategies.parts.tracking import GradientTracking
 
 

@@ -20,10 +20,18 @@ from typing import ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtide.ground.errors import SettingsError
-from strategies.core import Clients, FlexibleStrategy, LateReplies, Replies, Selection, Task
-from strategies.core.selection import LongestAbsent
-from strategies.memory.table import MemoryOptions, SummedTable
+from strategies import (
+    Clients,
+    FlexibleStrategy,
+    LateReplies,
+    LongestAbsent,
+    MemoryOptions,
+    Replies,
+    Selection,
+    SettingsError,
+    SummedTable,
+    Task,
+)
 
 
 class FedLaAvg(FlexibleStrategy):

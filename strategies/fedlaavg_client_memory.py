@@ -11,8 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from fedtide.ground.contract import Rule
-from strategies.core import Replies, Task, Vector
+from strategies import Replies, Rule, Task, Vector
 from strategies.fedlaavg import FedLaAvg
 
 

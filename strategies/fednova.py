@@ -18,8 +18,7 @@ from typing import Literal
 
 import numpy as np
 
-from fedtide.ground.allowed import NotNegative
-from strategies.core import FlexibleStrategy, Replies, ServerRateOptions, Vector
+from strategies import FlexibleStrategy, NotNegative, Replies, ServerRateOptions, Vector
 from strategies.fedprox import FedProx
 
 

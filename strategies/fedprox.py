@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fedtide.ground.allowed import NotNegative
-from fedtide.ground.contract import Rule
+from strategies import NotNegative, Rule
 from strategies.fedavg import FedAvg, FedAvgOptions
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from fedtide.ground.allowed import Share
+from strategies import Share
 from strategies.fedvarp import FedVARP, FedVARPOptions
 
 

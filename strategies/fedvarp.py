@@ -20,10 +20,17 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtide.ground.allowed import CountOrZero, Share
-from strategies.core import Clients, FlexibleStrategy, Replies, extend
+from strategies import (
+    Clients,
+    CountOrZero,
+    FlexibleStrategy,
+    Replies,
+    Share,
+    SummedTable,
+    TableOptions,
+    extend,
+)
 from strategies.fedavg import FedAvgOptions
-from strategies.memory.table import SummedTable, TableOptions
 from strategies.parts.participation import Intervals, check_estimator, inverse_rates
 
 

@@ -21,10 +21,19 @@ from typing import ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtide.ground.contract import CORRECTED, Rule
-from strategies.core import Clients, FlexibleStrategy, LateReplies, Replies, Task, extend
+from strategies import (
+    CORRECTED,
+    Clients,
+    FlexibleStrategy,
+    LateReplies,
+    MemoryOptions,
+    Replies,
+    Rule,
+    SummedTable,
+    Task,
+    extend,
+)
 from strategies.fedavg import FedAvgOptions
-from strategies.memory.table import MemoryOptions, SummedTable
 
 
 class Focus(FlexibleStrategy):

@@ -11,8 +11,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtide.ground.contract import Rule
-from strategies.core import Replies, Task, Vector, extend
+from strategies import Replies, Rule, Task, Vector, extend
 from strategies.focus import Focus
 
 

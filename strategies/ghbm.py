@@ -22,13 +22,21 @@ from typing import Annotated, Literal
 
 import numpy as np
 
-from fedtide.ground.allowed import Count, NotNegative, Range
-from fedtide.ground.contract import Rule
-from strategies.core import Clients, FlexibleStrategy, Replies, Task
+from strategies import (
+    Clients,
+    ClientTable,
+    Count,
+    FlexibleStrategy,
+    HeldModels,
+    ModelWindow,
+    NotNegative,
+    Range,
+    Replies,
+    Rule,
+    TableOptions,
+    Task,
+)
 from strategies.core.parameters import FloatVector
-from strategies.memory.models import HeldModels
-from strategies.memory.table import ClientTable, TableOptions
-from strategies.memory.window import ModelWindow
 
 
 class GHBM(FlexibleStrategy):

@@ -19,9 +19,7 @@ from typing import Annotated, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtide.ground.allowed import Range
-from strategies.core import Clients, FlexibleStrategy, Replies, extend
-from strategies.memory.table import SummedTable, TableOptions
+from strategies import Clients, FlexibleStrategy, Range, Replies, SummedTable, TableOptions, extend
 
 
 class MIFA(FlexibleStrategy):

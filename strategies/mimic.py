@@ -16,10 +16,16 @@ from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 
-from fedtide.ground.allowed import Positive, Range
-from strategies.core import Clients, FlexibleStrategy, Replies, Vector
-from strategies.memory.table import MemoryOptions
-from strategies.memory.zero_sum import ZeroSumTable
+from strategies import (
+    Clients,
+    FlexibleStrategy,
+    MemoryOptions,
+    Positive,
+    Range,
+    Replies,
+    Vector,
+    ZeroSumTable,
+)
 
 
 class MimiC(FlexibleStrategy):

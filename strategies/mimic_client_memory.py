@@ -18,9 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtide.ground.contract import Rule
-from strategies.core import Clients, Replies, Task, Vector
-from strategies.memory.table import ClientTable
+from strategies import Clients, ClientTable, Replies, Rule, Task, Vector
 from strategies.mimic import MimiC
 
 

@@ -9,9 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from fedtide.ground.allowed import Positive, Range
-from fedtide.ground.contract import Rule
-from strategies.core import Options, Replies
+from strategies import Options, Positive, Range, Replies, Rule
 from strategies.parts.personal import Personalised
 
 

@@ -16,9 +16,17 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedtide.ground.contract import CORRECTED
-from strategies.core import Clients, FlexibleStrategy, Replies, ServerRateOptions, Task, Vector
-from strategies.memory.table import SummedTable, TableOptions
+from strategies import (
+    CORRECTED,
+    Clients,
+    FlexibleStrategy,
+    Replies,
+    ServerRateOptions,
+    SummedTable,
+    TableOptions,
+    Task,
+    Vector,
+)
 
 
 class Scaffold(FlexibleStrategy):

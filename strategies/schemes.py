@@ -15,8 +15,7 @@ from typing import Annotated, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtide.ground.allowed import Positive, Range
-from strategies.core import Clients, FlexibleStrategy, Options, Replies
+from strategies import Clients, FlexibleStrategy, Options, Positive, Range, Replies
 from strategies.parts.reboot import FastReboot
 
 Coefficients = NDArray[np.float64]

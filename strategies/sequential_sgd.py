@@ -12,9 +12,8 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from strategies import FlexibleStrategy, Replies
+from strategies import Clients, FlexibleStrategy, Replies
 from strategies.core.parameters import FloatVector
-from strategies.core.roster import Clients
 
 Trainer = Callable[[FloatVector, NDArray[np.intp], int, int, float, int], FloatVector]
 """Trains on the union of some clients' data, see `fedtide.engine.central.CentralTrainer`."""

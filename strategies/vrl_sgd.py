@@ -15,8 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from strategies.core import Replies, Task
-from strategies.memory.table import TableOptions
+from strategies import Replies, TableOptions, Task
 from strategies.parts.tracking import GradientTracking
 
 

@@ -22,7 +22,7 @@ from fedtide.engine.availability import TraceClientManager
 from fedtide.engine.experiment import prepare
 from fedtide.engine.run import virtual_transport
 from fedtide.plan import Plan
-from strategies.core import ClientFailure
+from strategies.core.round import ClientFailure
 
 INLINE: dict[str, Any] = {"model": "logistic", "engine": "inline", "client_gpus": 0.0}
 

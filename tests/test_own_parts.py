@@ -156,7 +156,7 @@ trace parts.Duck | trace parts.Duck is a class that is not derived from traces.T
 model parts.Duck | is a class that is not derived from torch.nn.Module
 task parts.Bare | has no method federate: see fedtide.tasks.TaskSource
 select parts.Duck | is a class that is not derived from strategies.Selection
-server-opt parts.Duck | is a class that is not derived from strategies.core.Layer
+server-opt parts.Duck | is a class that is not derived from strategies.Layer
 lr-schedule parts.Duck | is a class that is not derived from collections.abc.Callable
 partition parts.Bare | is a class that is not derived from collections.abc.Sequence
 trace parts.duck | gives a Duck, not a Trace: derive it from traces.Trace and define `round`

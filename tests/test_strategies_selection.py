@@ -9,7 +9,7 @@ from flwr.common import ndarrays_to_parameters
 
 import strategies
 from strategies import Replies, Roster, Task
-from strategies.core import ClientFailure
+from strategies.core.round import ClientFailure
 from strategies.fedbuff import FedBuff
 
 

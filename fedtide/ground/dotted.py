@@ -39,7 +39,7 @@ DERIVED_FROM = {
     "model": "torch.nn.Module",
     "trace": "traces.Trace",
     "select": "strategies.Selection",
-    "server-opt": "strategies.core.Layer",
+    "server-opt": "strategies.Layer",
     "lr-schedule": "collections.abc.Callable",
     "partition": "collections.abc.Sequence",
     "sizes": "collections.abc.Sequence",

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from strategies.core import Clients, FlatParameters, Layout, Stateful, extend
-from strategies.core.parameters import FloatVector
-from strategies.core.state import StateDict, take
+from strategies.core.parameters import FlatParameters, FloatVector, Layout
+from strategies.core.roster import Clients
+from strategies.core.state import StateDict, Stateful, extend, take
 
 
 class HeldModels(Stateful):

@@ -16,8 +16,11 @@ from numpy.typing import NDArray
 from fedtide.ground.allowed import NotNegative
 from fedtide.ground.errors import SettingsError
 from fedtide.ground.spill import SpillFile
-from strategies.core import Clients, Layout, Options, Replies, Stateful, extend
-from strategies.core.state import Rows, StateDict, take
+from strategies.core.options import Options
+from strategies.core.parameters import Layout
+from strategies.core.replies import Replies
+from strategies.core.roster import Clients
+from strategies.core.state import Rows, StateDict, Stateful, extend, take
 
 Vectors = NDArray[np.floating[Any]]
 Block = NDArray[np.float64]

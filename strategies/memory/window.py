@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from strategies.core import Layout, Stateful
-from strategies.core.parameters import FloatVector
+from strategies.core.parameters import FloatVector, Layout
+from strategies.core.state import Stateful
 
 
 class ModelWindow(Stateful):

@@ -11,7 +11,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from strategies.core import Clients, Layout, Replies, Stateful, Vector
+from strategies.core.layers import Vector
+from strategies.core.parameters import Layout
+from strategies.core.replies import Replies
+from strategies.core.roster import Clients
+from strategies.core.state import Stateful
 from strategies.memory.table import ALL, ClientTable, TableOptions
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from strategies.core import ByClient, Clients
+from strategies import ByClient, Clients
 
 Counts = NDArray[np.int64]
 

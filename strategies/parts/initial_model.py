@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from fedtide.ground.allowed import Count, CountOrZero, Positive, Share, checked
 from fedtide.ground.specs import Part
-from strategies.core import Layout, Replies, Roster, RoundReport, Vector
+from strategies import Layout, Replies, Roster, RoundReport, Vector
 from strategies.core.layers import InitialModel, InitialModelFactory
 from strategies.core.parameters import combined_buffers
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtide.ground.allowed import Range
-from strategies.core import FlexibleStrategy, Options, Sent
+from strategies import FlexibleStrategy, Options, Sent
 
 
 class LimitedLag(FlexibleStrategy):

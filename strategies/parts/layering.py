@@ -10,7 +10,8 @@ import numpy as np
 from fedtide.ground import dotted
 from fedtide.ground.errors import SettingsError
 from fedtide.ground.specs import Part
-from strategies.core import Layer, LayerFactory
+from strategies import Layer
+from strategies.core.layers import LayerFactory
 from strategies.parts.amplification import Amplification
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtide.ground.errors import SettingsError
-from strategies.core import ByClient, Clients, Options, Replies, Roster
+from strategies import ByClient, Clients, Options, Replies, Roster
 
 Counts = NDArray[np.int64]
 

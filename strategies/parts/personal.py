@@ -10,7 +10,8 @@ from flwr.server.client_manager import ClientManager
 from flwr.server.client_proxy import ClientProxy
 
 from fedtide.ground.contract import metrics
-from strategies.core import AvailabilityManager, FlexibleStrategy
+from strategies import FlexibleStrategy
+from strategies.core.members import AvailabilityManager
 from strategies.core.parameters import MAX_EXAMPLES, is_number, whole
 from strategies.core.round import RoundInstructions, shortened
 

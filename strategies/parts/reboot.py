@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from strategies.core import Replies, Roster, Stateful, Vector
+from strategies import Replies, Roster, Stateful, Vector
 
 
 def boost(since_shift: int, peak: float = 3.0) -> float:

@@ -17,7 +17,7 @@ from typing import Annotated, ClassVar, Literal
 import numpy as np
 
 from fedtide.ground.allowed import CountOrZero, Positive, Range, checked
-from strategies.core import Layer, Vector
+from strategies import Layer, Vector
 
 Decay = Annotated[float, Range(least=0, below=1)]
 Start = Literal["tau", "zero"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from fedtide.ground.contract import CORRECTED
-from strategies.core import Clients, FlexibleStrategy, Task
+from strategies import Clients, FlexibleStrategy, Task
 from strategies.memory.table import TableOptions
 from strategies.memory.zero_sum import ZeroSumTable
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 from fedtide.ground import dotted
 from fedtide.ground.specs import Part
-from strategies.core import Roster, Selection, SelectionFactory
-from strategies.core.selection import LongestAbsent, Uniform, of_method
+from strategies import Roster, Selection
+from strategies.core.selection import LongestAbsent, SelectionFactory, Uniform, of_method
 from strategies.selection.min_separation import MinSeparation
 from strategies.selection.oort import Oort
 from strategies.selection.power_of_choice import PowerOfChoice

@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedtide.ground.allowed import Count
-from strategies.core import Clients, Roster
-from strategies.core.selection import Uniform
+from strategies import Clients, Count, Roster, Uniform
 
 
 class MinSeparation(Uniform):

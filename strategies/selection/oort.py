@@ -22,8 +22,7 @@ from typing import Annotated
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtide.ground.allowed import Count, Positive, Range, Share
-from strategies.core import ByClient, Clients, Replies, Roster, Selection
+from strategies import ByClient, Clients, Count, Positive, Range, Replies, Roster, Selection, Share
 
 _CUTOFF = 0.7  # of the score of the e-th best: who has as much may be asked
 _LEAST = 0.999  # of the smallest utility, which so scales to a little more than 0

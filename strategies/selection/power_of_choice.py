@@ -11,8 +11,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from fedtide.ground.allowed import Count
-from strategies.core import ByClient, Clients, Replies, Roster, Selection
+from strategies import ByClient, Clients, Count, Replies, Roster, Selection
 
 
 class LastLosses(ByClient):

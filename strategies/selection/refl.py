@@ -11,9 +11,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from fedtide.ground.allowed import NotNegative, Positive
-from fedtide.ground.errors import SettingsError
-from strategies.core import Clients, Replies, Roster, Selection
+from strategies import Clients, NotNegative, Positive, Replies, Roster, Selection, SettingsError
 
 _NEWEST = 0.75  # weight of the last round in the mean duration
 
