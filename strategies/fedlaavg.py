@@ -41,6 +41,7 @@ class FedLaAvg(FlexibleStrategy):
     options: FedLaAvgOptions
     saved: ClassVar[tuple[str, ...]] = ("latest",)
     late_replies: ClassVar[LateReplies] = "take"
+    orphans: int = 0  # clients whose u_i is in the sum, and who are not in the roster
 
     def setup(self) -> None:
         """Start as if every client had sent 0 before the first round."""
@@ -61,22 +62,23 @@ class FedLaAvg(FlexibleStrategy):
         """Algorithm 2, lines 8 and 9; the table keeps the sum of all u_i."""
         work = replies.work_factors(self.options.normalize)
         self.latest.replace(replies, self.per_delta(replies.clients, replies.learning_rate) * work)
-        self.move(self.roster.num_contributors)
+        self.move()
 
     def empty_round(self) -> None:
         """Move by the mean of the old updates, with `move`."""
         if self.options.empty == "move":
-            self.move(self.roster.num_contributors)
+            self.move()
 
     def members_changed(self, arrived: Clients, left: Clients) -> None:
         """Take the updates of those who left out of the sum."""
         for client in left.tolist():
             self.latest.drop(client)
 
-    def move(self, count: int) -> None:
-        """Apply x += (1/N) sum_i u_i, or x -= eta_t (1/N) sum_i u_i in units of gradients; N is `count`."""
+    def move(self) -> None:
+        """Apply x += (1/N) sum_i u_i, or x -= eta_t (1/N) sum_i u_i in units of gradients."""
+        N = self.roster.num_contributors + self.orphans
         rate = -self.learning_rate if self.options.units == "gradient" else 1.0
-        self.weights += rate / max(1, count) * self.latest.total
+        self.weights += rate / max(1, N) * self.latest.total
 
     def per_delta(self, clients: Clients, learning_rate: NDArray[np.float64] | float) -> NDArray[np.float64]:
         """u_i / delta_i of complete work at this rate, shape (K,)."""

@@ -40,11 +40,7 @@ class FedLaAvgClientMemory(FedLaAvg):
         self.latest.total += replies.ordered_sum(np.ones(len(replies)))
         contributed = self.roster.accepted[replies.clients] > 0
         self.orphans += int((replies.resync & contributed).sum())
-        self.move(self.roster.num_contributors)
-
-    def move(self, count: int) -> None:
-        """Apply x += (1/N) sum_i u_i; N counts the orphans, too."""
-        super().move(count + self.orphans)
+        self.move()
 
     def farewells(self, states: Mapping[int, Vector | None]) -> None:
         """Take the u_l of those who left out of the sum."""

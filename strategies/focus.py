@@ -45,6 +45,7 @@ class Focus(FlexibleStrategy):
     rules: ClassVar[dict[str, Rule]] = {"mean": CORRECTED, "last": Rule("last-gradient")}
     saved: ClassVar[tuple[str, ...]] = ("latest", "sizes", "planned")
     late_replies: ClassVar[LateReplies] = "take"
+    orphans: float = 0.0  # sizes of clients whose n_k G_k is in the sum, and who are not in the roster
 
     def setup(self) -> None:
         """Start with G_k = 0."""
@@ -89,14 +90,11 @@ class Focus(FlexibleStrategy):
         for client in left.tolist():
             self.latest.drop(client)
 
-    def move(self, orphans: float = 0.0) -> None:
-        """Apply w -= eta_g eta c sum p_k G_k.
-
-        `orphans`: the sizes of clients whose n_k G_k is in the sum, and who are not in the roster.
-        """
+    def move(self) -> None:
+        """Apply w -= eta_g eta c sum p_k G_k."""
         n = max(1.0, self.total_size())
         members = self.options.scale == "members"
-        per_row = self.roster.num_contributors / n if members else self.planned / (n + orphans)  # c / n
+        per_row = self.roster.num_contributors / n if members else self.planned / (n + self.orphans)  # c / n
         self.weights -= self.options.server_rate * self.learning_rate * per_row * self.latest.total
 
     def total_size(self) -> float:

@@ -26,9 +26,7 @@ class FocusClientMemory(Focus):
     def setup(self) -> None:
         """Start with G_k = 0."""
         super().setup()
-        # Sizes of clients whose G_k nobody can take out of the sum any more: they left without an answer, or
-        # lost their memory and count as new ones.
-        self.orphans = 0.0
+        self.orphans = 0.0  # of those who left without an answer, or lost their memory and count as new ones
         # By which a client's n_k are divided, for the client: 1, or the first n_k of one whose n_k was not
         # known when it was asked first, so that it was told 1. Shape (N,) or longer.
         self.units: NDArray[np.float64] = np.ones(0)
@@ -62,7 +60,3 @@ class FocusClientMemory(Focus):
                 self.orphans += self.sizes[client]
             else:
                 self.latest.total -= self.units[client] * memory
-
-    def move(self, orphans: float = 0.0) -> None:
-        """Apply w -= eta_g eta c sum p_k G_k."""
-        super().move(self.orphans)
