@@ -120,7 +120,7 @@ def load(spec: DataSpec | None) -> LocalData:
     """Return a device's own examples, or scikit-learn's digits without one; once per process."""
     if spec is not None:
         return local_data.read(spec)
-    from fedtide.tasks.digits import load_digits  # a device with data of its own needs no tasks
+    from fedtide.tasks.images import load_digits  # a device with data of its own needs no tasks
 
     x, y = load_digits()
     return LocalData((x / 16).astype(np.float32), y.astype(np.int64), 10, "the digits")

@@ -47,7 +47,7 @@ class Moods(Sentiment140):
             np.cumsum([len(own) for own in clients])[:-1],
         )
         tweets = [
-            sorted(self.tweet(own[position]) for position in np.flatnonzero(chosen))
+            [own[position] for position in np.flatnonzero(chosen)]
             for own, chosen in zip(clients, kept, strict=True)
         ]
         if min(map(len, tweets)) < self.min_tweets:

@@ -21,7 +21,7 @@ from fedtide.ground.memory import check_room
 from fedtide.ground.specs import Part, bind
 from fedtide.tasks import MODELS, PARTITIONS, SIZES, TASKS, FederatedData, TaskSource, are_classes, initialise
 from fedtide.tasks.data import client_names
-from fedtide.tasks.division import checked_partition, checked_sizes
+from fedtide.tasks.foreign_partitions import checked_partition, checked_sizes
 from traces import TRACES, Combined, Membership, Trace, parse_rounds
 
 if TYPE_CHECKING:

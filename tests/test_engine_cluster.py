@@ -28,7 +28,7 @@ TASK = """
 import os
 
 from fedtide.tasks import DatasetTask
-from fedtide.tasks.digits import digits
+from fedtide.tasks import digits
 
 
 def here() -> DatasetTask:

@@ -15,7 +15,15 @@ from clients.gradients.chain import Chain
 from clients.gradients.flat import FlatModel, as_tensor
 from clients.gradients.linear import StackedLinear
 from clients.simulated.evaluation import check_outputs
-from fedtide.tasks import BinaryCrossEntropy, Criterion, CrossEntropy, Dataset, Metric, SquaredError
+from fedtide.tasks import (
+    BinaryCrossEntropy,
+    Criterion,
+    CrossEntropy,
+    Dataset,
+    Metric,
+    PartitionedData,
+    SquaredError,
+)
 
 LN2 = float(np.log(2))
 
@@ -148,7 +156,8 @@ def test_a_criterion_returns_a_number_for_each_example(name: str, shape: Any) ->
         return values.mean().item() if shape == "float" else values[:, None] if shape else values.mean()
 
     criterion = type("Mine", (CrossEntropy,), {name: wrong, "total": Criterion.total})()
-    data = Dataset((X, Y), (X, Y), 3, criterion).divide([np.arange(4)], 0.0, 0)
+    pool = np.float32(X), Y
+    data = PartitionedData.divide(pool, pool, 3, [np.arange(4)], 0.0, 0, criterion)
     says = re.escape(
         f"{name} of Mine return shape {() if shape == 'float' else shape} for 2 examples, not (2,)"
     )

@@ -95,9 +95,9 @@ def test_examples_are_fresh_even_where_the_data_are_read_only(task):
 
 def test_digits_are_those_of_scikit_learn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Read from its file, and by it where that lies elsewhere."""
-    module = import_module("fedtide.tasks.digits")
+    module = import_module("fedtide.tasks.images")
     here = module.load_digits()
-    monkeypatch.setattr(module, "FILE", Path("nowhere"))
+    monkeypatch.setattr(module, "DIGITS", Path("nowhere"))
     for found, expected in zip(here, module.load_digits(), strict=True):
         np.testing.assert_array_equal(found, expected)
 

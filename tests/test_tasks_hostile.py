@@ -78,7 +78,7 @@ def test_numbers_of_a_table_take_no_memory_by_their_size(tmp_path: Path, monkeyp
     path.write_text("c,x,y\n" + "".join(f"v{k},{k},{k % 2}\n" for k in range(1500)))
     with pytest.raises(ValueError, match="column 'c' has 1500 different values; a category has at most 1000"):
         load(f"csv:file={path},target=y,categories=c")
-    monkeypatch.setattr(sys.modules["fedtide.tasks.tabular"], "MAX_NUMBERS", 1000)
+    monkeypatch.setattr(sys.modules["fedtide.tasks.tables"], "MAX_NUMBERS", 1000)
     with pytest.raises(ValueError, match="1,500 numbers, more than 1,000"):
         load(f"csv:file={path},target=y,drop=c")
 

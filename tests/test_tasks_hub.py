@@ -13,7 +13,7 @@ import sim
 from fedtide.config import Settings
 from fedtide.federation import Federation
 from fedtide.tasks import SquaredError, are_classes
-from fedtide.tasks.tokens import Tokens
+from fedtide.tasks.texts import FIRST, Tokens
 
 datasets = pytest.importorskip("datasets")
 PIL = pytest.importorskip("PIL.Image")
@@ -94,7 +94,7 @@ def rows(data: Any) -> list[int]:
 
 def test_images_of_natural_clients(load: Callable[..., Any]) -> None:
     data = load("images,image=image,label=character,client=writer")
-    assert (data.input_shape, data.num_outputs, data.stored.train[0].dtype) == ((1, 9, 8), 4, np.uint8)
+    assert (data.input_shape, data.num_outputs, data.train[0].dtype) == ((1, 9, 8), 4, np.uint8)
     writers = []
     for k, own in enumerate(np.split(np.array(rows(data)), np.cumsum(data.sizes)[:-1])):
         (writer,) = {*WRITER[own]}
@@ -102,7 +102,7 @@ def test_images_of_natural_clients(load: Callable[..., Any]) -> None:
         np.testing.assert_array_equal(data.train_set(np.array([k]))[1], own % 3)
     assert data.client_names == tuple(map(str, sorted(writers)))
     assert len(data.test[1]) == N // 5
-    x = np.concatenate([data.stored.train[0]])
+    x = np.concatenate([data.train[0]])
     np.testing.assert_allclose(data.derive.mean[0], x.mean() / 255, rtol=1e-6)
     np.testing.assert_allclose(data.derive.std[0], x.std() / 255, rtol=1e-6)
     assert rows(load("images,image=image,label=character,client=writer", seed=1)) != rows(data)
@@ -148,12 +148,14 @@ def test_texts_with_a_test_split(load: Callable[..., Any]) -> None:
 
 
 def test_tokens_are_the_most_frequent_ones_of_the_training_texts() -> None:
-    texts, train = ["b b a", "A, c!", "", "zz zz zz b"], np.array([True, True, True, False])
-    x, count = Tokens("words", 3, 5).numbered(texts, train)
-    assert count == 5  # padding, unknown, and a, b and one of those that occur once
-    np.testing.assert_array_equal(x, [[3, 3, 2], [2, 4, 1], [0, 0, 0], [1, 1, 1]])
-    x, count = Tokens("characters", 2, 100).numbered(["ab", "ba!", "\U0001f600", ""], np.ones(4, bool))
-    assert (x.tolist(), count, x.dtype) == ([[2, 3], [3, 2], [0, 4], [0, 0]], 5, np.int16)
+    tokens, train = Tokens.of("words", ["b b a", "A, c!", "", "zz zz zz b"], 3), np.array([1, 1, 1, 0], bool)
+    known = tokens.frequent(train, 5)  # besides padding and unknown: a, b and one of those that occur once
+    assert len(known) == 5 - FIRST
+    np.testing.assert_array_equal(tokens.numbered(known), [[3, 3, 2], [2, 4, 1], [0, 0, 0], [1, 1, 1]])
+    tokens = Tokens.of("characters", ["ab", "ba!", "\U0001f600", ""], 2)
+    known = tokens.frequent(np.ones(4, bool), 100)
+    x = tokens.numbered(known)
+    assert (x.tolist(), len(known), x.dtype) == ([[2, 3], [3, 2], [0, 4], [0, 0]], 3, np.int16)
 
 
 def test_tables(load: Callable[..., Any]) -> None:
@@ -216,8 +218,7 @@ BAD = {
 
 @pytest.mark.parametrize("task", BAD)
 def test_what_is_wrong_is_one_line(task: str, folder: Path, capsys: Any, monkeypatch: Any) -> None:
-    for module in ("hub_columns", "tabular"):
-        monkeypatch.setattr(f"fedtide.tasks.{module}.MAX_CLASSES", 50)
+    monkeypatch.setattr("fedtide.tasks.tables.MAX_CLASSES", 50)
     divide = [] if "client=" in task else ["--partition=iid"]
     with pytest.raises(SystemExit, match="2"):
         sim.main([*SMALL, *divide, "--num-clients=4", f"--task=hf:{folder}/{task}"])

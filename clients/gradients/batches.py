@@ -93,7 +93,7 @@ class DeviceData:
         self.data, self.device = data, device
         self.augmentation: Augmentation | None = getattr(data, "augmentation", None)
         self._all: tuple[Tensor, Tensor] | None = None
-        if isinstance(data, PartitionedData):
+        if isinstance(data, PartitionedData) and data.derive is None:
             # Targets that do not suit the task are failures of the clients that have them.
             with suppress(ValueError):
                 data.criterion.check(data.train[1], data.num_outputs)

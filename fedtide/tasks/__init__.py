@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 
-from fedtide.tasks.augmentation import Augmentation
 from fedtide.tasks.criteria import (
     ACCURACY,
     CROSS_ENTROPY,
@@ -14,16 +13,23 @@ from fedtide.tasks.criteria import (
 )
 from fedtide.tasks.data import Examples, FederatedData, PartitionedData, are_classes, blank, some_examples
 from fedtide.tasks.dataset import Dataset, DatasetTask, TaskSource
-from fedtide.tasks.digits import digits
+from fedtide.tasks.foreign_partitions import (
+    flwr_dirichlet,
+    flwr_linear,
+    flwr_pathological,
+    flwr_shard,
+    flwr_square,
+    indices,
+)
 from fedtide.tasks.hub import Hub
-from fedtide.tasks.images import Cifar10, Cifar100, Emnist, FashionMnist, Mnist, Svhn
+from fedtide.tasks.images import Augmentation, Cifar10, Cifar100, Emnist, FashionMnist, Mnist, Svhn, digits
 from fedtide.tasks.models import MODELS, initialise
-from fedtide.tasks.partition import PARTITIONS, Partition, PartitionFn
+from fedtide.tasks.partition import Partition, PartitionFn, classes, dirichlet, iid, label, similarity
 from fedtide.tasks.sentiment140 import Sentiment140
 from fedtide.tasks.shakespeare import Shakespeare
 from fedtide.tasks.sizes import SIZES, SizesFn
 from fedtide.tasks.synthetic import Synthetic
-from fedtide.tasks.tabular import Tabular
+from fedtide.tasks.tables import Tabular
 
 TASKS: dict[str, Callable[..., TaskSource]] = {
     "digits": digits,
@@ -40,6 +46,21 @@ TASKS: dict[str, Callable[..., TaskSource]] = {
     "hf": Hub,
 }
 """Tasks by name: ``(*, options)``, which do not load anything yet."""
+
+PARTITIONS: dict[str, Callable[..., Partition]] = {
+    "iid": iid,
+    "classes": classes,
+    "label": label,
+    "dirichlet": dirichlet,
+    "similarity": similarity,
+    "indices": indices,
+    "flwr-dirichlet": flwr_dirichlet,
+    "flwr-pathological": flwr_pathological,
+    "flwr-shard": flwr_shard,
+    "flwr-linear": flwr_linear,
+    "flwr-square": flwr_square,
+}
+"""Partitions by name: ``(labels, sizes, rng, *, options)``."""
 
 __all__ = [
     "ACCURACY",

@@ -9,11 +9,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedtide.ground.errors import SettingsError
-from fedtide.tasks.criteria import CROSS_ENTROPY, SquaredError
-from fedtide.tasks.data import Examples, FederatedData, are_classes, test_rows
-from fedtide.tasks.dataset import Dataset, DividedTask, Owners
-from fedtide.tasks.partition import PartitionFn
-from fedtide.tasks.sizes import SizesFn
+from fedtide.tasks.criteria import SquaredError
+from fedtide.tasks.data import Examples, are_classes, test_rows
+from fedtide.tasks.dataset import Dataset, DividedTask, Owners, default_partition, distinct
 
 
 @dataclass(frozen=True)
@@ -76,25 +74,14 @@ class Task(DividedTask):
     @property
     def default_partition(self) -> str | None:  # type: ignore[override]
         """None if the examples say whose they are."""
-        if self.owners is not None:
-            return None
-        return "dirichlet:alpha=0.5" if are_classes(self.train[1]) else "iid"
+        return default_partition(self.owners is not None, are_classes(self.train[1]))
 
     def dataset(self) -> Dataset:
         """Return the examples as a data set."""
         targets = self.train[1]
         if are_classes(targets):
-            return Dataset(self.train, self.test, int(targets.max(initial=0)) + 1, CROSS_ENTROPY)
-        return Dataset(self.train, self.test, 1, SquaredError())
-
-    def federate(
-        self, num_clients: int, partition: PartitionFn | None, sizes: SizesFn, holdout: float, seed: int
-    ) -> FederatedData:
-        """Give each client its examples; see `TaskSource.federate`."""
-        if self.owners is None:
-            return super().federate(num_clients, partition, sizes, holdout, seed)
-        what = "the examples say whose they are"
-        return self.dataset().divide_by_owner(what, self.owners, num_clients, sizes, holdout, seed)
+            return Dataset(self.train, self.test, int(targets.max(initial=0)) + 1, owners=self.owners)
+        return Dataset(self.train, self.test, 1, SquaredError(), owners=self.owners)
 
 
 def _array(name: str, given: ArrayLike) -> NDArray[Any]:
@@ -120,9 +107,10 @@ def _owners(given: NDArray[Any] | None, train: NDArray[np.bool_]) -> Owners | No
     """Return the owners of the training examples, given those of all examples, as numbers or names."""
     if given is None:
         return None
+    what = "the examples say whose they are"
     if are_classes(given) and given.min(initial=0) >= 0:
-        return Owners(given[train], int(given.max(initial=-1)) + 1)
+        return Owners(what, given[train], int(given.max(initial=-1)) + 1)
     names = [name.strip() if isinstance(name, str) else "" for name in given.tolist()]
     if not all(names):
         raise SettingsError("clients must be whole numbers from 0 on, or names")
-    return Owners.named(names, train)
+    return Owners.named(what, *distinct(names), train)

@@ -1,16 +1,20 @@
 """A run's view of a data set: the examples of each client, and the common test set."""
 
-from collections.abc import Sequence
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedtide.ground.errors import SettingsError
-from fedtide.tasks.augmentation import Augmentation
 from fedtide.tasks.criteria import CROSS_ENTROPY, Criterion
+
+if TYPE_CHECKING:
+    from fedtide.tasks.images import Augmentation
 
 TEST_SHARE = 0.2  # of the examples of a data set without a split of its own
 
@@ -62,6 +66,89 @@ class FederatedData(Protocol):
     def holdout(self, clients: NDArray[np.intp]) -> Examples:
         """Return the held-out examples of these clients, concatenated; ValueError: nothing is held out."""
         ...
+
+
+@dataclass(frozen=True)
+class PartitionedData:
+    """The training split of a data set, and which of its examples belong to which client.
+
+    The partition is stored as one index array with offsets, so that a client costs only a few numbers.
+    The rows of client k are ``order[offsets[k]:offsets[k + 1]]``, its held-out examples last.
+
+    With `derive`, `train` holds a shorter form of the examples, such as the places where sequences begin in
+    a text; `derive` makes examples of it, row by row, whenever they are used. `vocabulary` is the number of
+    different words or characters of texts; 0: inputs are vectors.
+    """
+
+    train: Examples
+    test: Examples
+    num_outputs: int
+    order: NDArray[np.intp]
+    offsets: NDArray[np.int64]
+    sizes: NDArray[np.int64]
+    holdout_share: float
+    criterion: Criterion = CROSS_ENTROPY
+    augmentation: Augmentation | None = None
+    client_names: tuple[str, ...] = ()  # () where a partition has made the clients
+    derive: Callable[[Examples], Examples] | None = None
+    vocabulary: int = 0
+
+    @classmethod
+    def divide(
+        cls,
+        train: Examples,
+        test: Examples,
+        num_outputs: int,
+        parts: list[NDArray[np.intp]],
+        holdout_share: float,
+        seed: int,
+        criterion: Criterion = CROSS_ENTROPY,
+        augmentation: Augmentation | None = None,
+        client_names: Sequence[str] = (),
+        derive: Callable[[Examples], Examples] | None = None,
+        vocabulary: int = 0,
+    ) -> PartitionedData:
+        """Assign each client its part, rows of `train`, and hold out a share of it, drawn by the seed."""
+        totals = np.array([len(part) for part in parts], dtype=np.int64)
+        sizes = totals - holdout_counts(totals, holdout_share)
+        order = np.concatenate(parts)
+        if holdout_share > 0:
+            # Sorting random keys within each client shuffles every part at once.
+            keys = np.random.default_rng([seed, *b"holdout"]).random(len(order))
+            order = order[np.lexsort((keys, np.repeat(np.arange(len(parts)), totals)))]
+        offsets = np.concatenate([[0], np.cumsum(totals)])
+        test = derive(test) if derive else test
+        stored = (train, test, num_outputs, order, offsets, sizes, holdout_share)
+        return cls(*stored, criterion, augmentation, tuple(client_names), derive, vocabulary)
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """Shape of one input."""
+        return self.test[0].shape[1:]
+
+    def examples(self, client: int, rows: NDArray[np.intp]) -> Examples:
+        """See `FederatedData.examples`."""
+        return self._take(self.train_rows(client)[rows])
+
+    def train_set(self, clients: NDArray[np.intp]) -> Examples:
+        """See `FederatedData.train_set`."""
+        return self._take(np.concatenate([self.order[:0], *(self.train_rows(int(k)) for k in clients)]))
+
+    def holdout(self, clients: NDArray[np.intp]) -> Examples:
+        """See `FederatedData.holdout`."""
+        require_holdout(self.holdout_share)
+        parts = (self.order[self.offsets[k] + self.sizes[k] : self.offsets[k + 1]] for k in clients)
+        return self._take(np.concatenate([self.order[:0], *parts]))
+
+    def train_rows(self, client: int) -> NDArray[np.intp]:
+        """Return the rows of `train` that are a client's training examples."""
+        start = self.offsets[client]
+        return self.order[start : start + self.sizes[client]]
+
+    def _take(self, rows: NDArray[np.intp]) -> Examples:
+        x, y = self.train
+        found = x[rows], y[rows]
+        return self.derive(found) if self.derive else found
 
 
 def client_names(data: FederatedData) -> tuple[str, ...]:
@@ -121,76 +208,3 @@ def require_holdout(share: float) -> None:
     """Raise a ValueError if no examples are held out."""
     if share == 0:
         raise SettingsError("holdout: no examples are held out; set a holdout share above 0")
-
-
-@dataclass(frozen=True)
-class PartitionedData:
-    """The training split of a data set, and which of its examples belong to which client.
-
-    The partition is stored as one index array with offsets, so that a client costs only a few numbers.
-    The rows of client k are ``order[offsets[k]:offsets[k + 1]]``, its held-out examples last.
-    """
-
-    train: Examples
-    test: Examples
-    num_outputs: int
-    order: NDArray[np.intp]
-    offsets: NDArray[np.int64]
-    sizes: NDArray[np.int64]
-    holdout_share: float
-    criterion: Criterion = CROSS_ENTROPY
-    augmentation: Augmentation | None = None
-    client_names: tuple[str, ...] = ()  # () where a partition has made the clients
-
-    @classmethod
-    def divide(
-        cls,
-        train: Examples,
-        test: Examples,
-        num_outputs: int,
-        parts: list[NDArray[np.intp]],
-        holdout_share: float,
-        seed: int,
-        criterion: Criterion = CROSS_ENTROPY,
-        augmentation: Augmentation | None = None,
-        client_names: Sequence[str] = (),
-    ) -> "PartitionedData":
-        """Assign each client its part, rows of `train`, and hold out a share of it, drawn by the seed."""
-        totals = np.array([len(part) for part in parts], dtype=np.int64)
-        sizes = totals - holdout_counts(totals, holdout_share)
-        order = np.concatenate(parts)
-        if holdout_share > 0:
-            # Sorting random keys within each client shuffles every part at once.
-            keys = np.random.default_rng([seed, *b"holdout"]).random(len(order))
-            order = order[np.lexsort((keys, np.repeat(np.arange(len(parts)), totals)))]
-        offsets = np.concatenate([[0], np.cumsum(totals)])
-        stored = (train, test, num_outputs, order, offsets, sizes, holdout_share)
-        return cls(*stored, criterion, augmentation, tuple(client_names))
-
-    @property
-    def input_shape(self) -> tuple[int, ...]:
-        """Shape of one input."""
-        return self.train[0].shape[1:]
-
-    def examples(self, client: int, rows: NDArray[np.intp]) -> Examples:
-        """See `FederatedData.examples`."""
-        return self._take(self.train_rows(client)[rows])
-
-    def train_set(self, clients: NDArray[np.intp]) -> Examples:
-        """See `FederatedData.train_set`."""
-        return self._take(np.concatenate([self.order[:0], *(self.train_rows(int(k)) for k in clients)]))
-
-    def holdout(self, clients: NDArray[np.intp]) -> Examples:
-        """See `FederatedData.holdout`."""
-        require_holdout(self.holdout_share)
-        parts = (self.order[self.offsets[k] + self.sizes[k] : self.offsets[k + 1]] for k in clients)
-        return self._take(np.concatenate([self.order[:0], *parts]))
-
-    def train_rows(self, client: int) -> NDArray[np.intp]:
-        """Return the rows of `train` that are a client's training examples."""
-        start = self.offsets[client]
-        return self.order[start : start + self.sizes[client]]
-
-    def _take(self, rows: NDArray[np.intp]) -> Examples:
-        x, y = self.train
-        return x[rows], y[rows]

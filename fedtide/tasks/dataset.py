@@ -1,4 +1,4 @@
-"""What a learning task is; and those of one data set, which a partition divides among the clients."""
+"""Tasks: data sets, and how the clients come to have their examples of them."""
 
 from __future__ import annotations
 
@@ -6,18 +6,20 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedtide.ground.errors import SettingsError
 from fedtide.ground.numbers import exact
-from fedtide.tasks.augmentation import Augmentation
 from fedtide.tasks.criteria import CROSS_ENTROPY, Criterion, CrossEntropy
 from fedtide.tasks.data import Examples, FederatedData, PartitionedData
 from fedtide.tasks.partition import Partition, PartitionFn
-from fedtide.tasks.sizes import SizesFn, require_own_sizes
+from fedtide.tasks.sizes import SizesFn, equal
+
+if TYPE_CHECKING:
+    from fedtide.tasks.images import Augmentation
 
 
 class TaskSource(Protocol):
@@ -65,34 +67,32 @@ class TaskSource(Protocol):
 
 @dataclass(frozen=True)
 class Owners:
-    """The owner of each training example, shape (n,), one of `count` clients; and their names, if any."""
+    """The owner of each training example, shape (n,), one of `count` clients; and their names, if any.
 
+    `what` says in messages where they come from.
+    """
+
+    what: str
     clients: NDArray[np.integer]
     count: int
     names: Sequence[str] = ()
 
     @classmethod
-    def named(cls, names: Sequence[str], train: NDArray[np.bool_]) -> Owners:
-        """Number the owners of all examples, given by name, and return those of the training examples.
+    def named(
+        cls, what: str, names: Sequence[str], owners: NDArray[np.intp], train: NDArray[np.bool_]
+    ) -> Owners:
+        """Return the owners of the training examples, given those of all examples as positions in `names`.
 
         One whose examples are all test examples is a client as well, without any.
         """
-        known, owners = distinct(names)
-        return cls(owners[train], len(known), known)
+        return cls(what, owners[train], len(names), names)
 
-
-def distinct(texts: Sequence[str]) -> tuple[list[str], NDArray[np.intp]]:
-    """Return the different texts in order, and the position of each text among them.
-
-    If all of them are numbers, those of the same value are one, such as 1, 1.0 and 01, and shown as the
-    shortest of them.
-    """
-    names = sorted(set(texts), key=lambda text: (-len(text), text))
-    keys: Sequence[Any] = exact(names) or names
-    shown = dict(zip(keys, names, strict=True))
-    position = {key: k for k, key in enumerate(sorted(shown))}
-    of_text = {name: position[key] for name, key in zip(names, keys, strict=True)}
-    return [shown[key] for key in position], np.array([of_text[text] for text in texts], np.intp)
+    def divide(self, num_clients: int, sizes: SizesFn, seed: int) -> Partition:
+        """Give each client its rows; SettingsError: sizes are set, or there are more or fewer clients."""
+        require_own_sizes(self.what, num_clients, sizes, seed)
+        if self.count != num_clients:
+            raise SettingsError(f"{self.what}, of {self.count} clients; set num-clients to {self.count}")
+        return rows_of(self.clients, self.count)
 
 
 class Dataset:
@@ -109,6 +109,8 @@ class Dataset:
         The loss and the metric.
     augmentation
         Random changes of training images.
+    owners
+        The owners of the training examples, if these belong to clients.
 
     Raises
     ------
@@ -123,8 +125,10 @@ class Dataset:
         num_outputs: int,
         criterion: Criterion = CROSS_ENTROPY,
         augmentation: Augmentation | None = None,
+        owners: Owners | None = None,
     ) -> None:
         self.num_outputs, self.criterion, self.augmentation = num_outputs, criterion, augmentation
+        self.owners = owners
         self.train, self.test = self._checked("training", train), self._checked("test", test)
         for kind, own, other in zip(("inputs", "targets"), self.train, self.test, strict=True):
             if own.shape[1:] != other.shape[1:] or own.dtype != other.dtype:
@@ -132,27 +136,6 @@ class Dataset:
                     f"{kind} of shape {own.shape[1:]} and type {own.dtype} in the training examples, "
                     f"{other.shape[1:]} and {other.dtype} in the test examples"
                 )
-
-    def divide(
-        self, parts: Partition, holdout: float, seed: int, client_names: Sequence[str] = ()
-    ) -> PartitionedData:
-        """Give each client its rows of the training examples; see `PartitionedData.divide`."""
-        stored = (self.train, self.test, self.num_outputs, parts, holdout, seed)
-        return PartitionedData.divide(*stored, self.criterion, self.augmentation, client_names)
-
-    def divide_by_owner(
-        self, what: str, owners: Owners, num_clients: int, sizes: SizesFn, holdout: float, seed: int
-    ) -> PartitionedData:
-        """Give each client the training examples that it owns.
-
-        ValueError, which begins with `what`: sizes are set, or there are more or fewer clients.
-        """
-        require_own_sizes(what, num_clients, sizes, seed)
-        if owners.count != num_clients:
-            raise SettingsError(f"{what}, of {owners.count} clients; set num-clients to {owners.count}")
-        ends = np.cumsum(np.bincount(owners.clients, minlength=num_clients))
-        parts = np.split(np.argsort(owners.clients, kind="stable"), ends[:-1])
-        return self.divide(parts, holdout, seed, owners.names)
 
     def _checked(self, split: str, examples: Examples) -> Examples:
         x, y = (_converted(f"{split} examples", array) for array in examples)
@@ -187,14 +170,6 @@ def _converted(where: str, array: NDArray[Any]) -> NDArray[Any]:
     return converted
 
 
-def divided(
-    targets: NDArray[Any], num_clients: int, partition: PartitionFn, sizes: SizesFn, seed: int
-) -> Partition:
-    """Return the rows of each client, given the targets of all training examples."""
-    counts = sizes(num_clients, len(targets), np.random.default_rng([seed, *b"sizes"]))
-    return partition(targets, counts, np.random.default_rng([seed, *b"partition"]))
-
-
 class DividedTask(ABC):
     """A task with one data set, which a partition divides among the clients."""
 
@@ -209,19 +184,24 @@ class DividedTask(ABC):
     def federate(
         self, num_clients: int, partition: PartitionFn | None, sizes: SizesFn, holdout: float, seed: int
     ) -> FederatedData:
-        """Divide the data set among the clients; see `TaskSource.federate`."""
-        if partition is None:
+        """Give each client its own examples, or divide them by the partition; see `TaskSource.federate`."""
+        data = self.dataset()
+        if data.owners is not None:
+            parts, names = data.owners.divide(num_clients, sizes, seed), data.owners.names
+        elif partition is not None:
+            parts, names = divided(data.train[1], num_clients, partition, sizes, seed), ()
+        else:
             raise SettingsError(
                 f"task {self.name}: the data are not divided among the clients; "
                 f"name a partition such as {self.default_partition}"
             )
-        dataset = self.dataset()
-        return dataset.divide(divided(dataset.train[1], num_clients, partition, sizes, seed), holdout, seed)
+        stored = (data.train, data.test, data.num_outputs, parts, holdout, seed)
+        return PartitionedData.divide(*stored, data.criterion, data.augmentation, names)
 
 
 @dataclass(frozen=True)
 class DatasetTask(DividedTask):
-    """A task with the data set that a function reads; see `DividedTask`."""
+    """A task with the data set that a function reads, divided by a partition."""
 
     name: str
     load: Callable[[], Dataset]
@@ -231,3 +211,61 @@ class DatasetTask(DividedTask):
     def dataset(self) -> Dataset:
         """Read the data set."""
         return self.load()
+
+
+def divided(
+    targets: NDArray[Any], num_clients: int, partition: PartitionFn, sizes: SizesFn, seed: int
+) -> Partition:
+    """Return the rows of each client, given the targets of all training examples."""
+    counts = sizes(num_clients, len(targets), np.random.default_rng([seed, *b"sizes"]))
+    return partition(targets, counts, np.random.default_rng([seed, *b"partition"]))
+
+
+def rows_of(clients: NDArray[np.integer], count: int) -> Partition:
+    """Return the rows of each of so many clients, given the client of each row."""
+    ends = np.cumsum(np.bincount(clients, minlength=count))
+    return np.split(np.argsort(clients, kind="stable"), ends[:-1])
+
+
+def default_partition(owned: bool, classes: bool) -> str | None:
+    """Return the default partition of examples that have owners or not, and classes or numbers to predict."""
+    return None if owned else "dirichlet:alpha=0.5" if classes else "iid"
+
+
+def distinct(texts: Sequence[str]) -> tuple[list[str], NDArray[np.intp]]:
+    """Return the different texts in order, and the position of each text among them.
+
+    If all of them are numbers, those of the same value are one, such as 1, 1.0 and 01, and shown as the
+    shortest of them.
+    """
+    names = sorted(set(texts), key=lambda text: (-len(text), text))
+    keys: Sequence[Any] = exact(names) or names
+    shown = dict(zip(keys, names, strict=True))
+    position = {key: k for k, key in enumerate(sorted(shown))}
+    of_text = {name: position[key] for name, key in zip(names, keys, strict=True)}
+    return [shown[key] for key in position], np.array([of_text[text] for text in texts], np.intp)
+
+
+def choose_clients(
+    task: str, what: str, available: int, num_clients: int, sizes: SizesFn, seed: int
+) -> list[int]:
+    """Choose which natural clients take part, in ascending order.
+
+    `what` are the clients in the plural, for messages. `sizes` must be the default, as natural clients have
+    the examples that they have.
+    """
+    if num_clients > available:
+        raise SettingsError(
+            f"task {task}: there are {available} {what}; set --num-clients {available} or less"
+        )
+    require_own_sizes(f"task {task}: examples belong to {what}", num_clients, sizes, seed)
+    rng = np.random.default_rng([seed, *b"natural"])
+    return sorted(rng.choice(available, num_clients, replace=False).tolist())
+
+
+def require_own_sizes(what: str, num_clients: int, sizes: SizesFn, seed: int) -> None:
+    """Raise a SettingsError, which begins with `what`, if sizes are set for clients that have their own."""
+    count = 1000 * num_clients  # any number that is enough
+    found, default = (f(num_clients, count, np.random.default_rng([seed, *b"sizes"])) for f in (sizes, equal))
+    if not np.array_equal(found, default):
+        raise SettingsError(f"{what}; leave --sizes out")

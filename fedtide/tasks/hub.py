@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,22 +12,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtide.ground.allowed import Checked, Count, CountOrZero
-from fedtide.ground.errors import SettingsError
+from fedtide.ground.errors import SettingsError, described
+from fedtide.ground.images import pixels_of
 from fedtide.ground.wording import plain
-from fedtide.tasks.augmentation import Augment, augmentation
-from fedtide.tasks.criteria import CROSS_ENTROPY, Criterion, SquaredError
 from fedtide.tasks.data import Examples, FederatedData, PartitionedData, test_rows
-from fedtide.tasks.dataset import divided
-from fedtide.tasks.hub_columns import MAX_NAMES, Columns, Pixels
+from fedtide.tasks.dataset import choose_clients, default_partition, divided, rows_of
+from fedtide.tasks.images import Augment, Pixels, augmentation
 from fedtide.tasks.partition import Partition, PartitionFn
 from fedtide.tasks.sizes import SizesFn
-from fedtide.tasks.texts import DerivedData, choose_clients
-from fedtide.tasks.tokens import Tokens, wide
+from fedtide.tasks.tables import MAX_NAMES, MAX_NUMBERS, Column, Kind, Table
+from fedtide.tasks.texts import FIRST, Tokens, wide
 
 if TYPE_CHECKING:
     from datasets import Dataset
 
 EXTRA = "pip install 'fedtide[data]'"
+TEXTS = ("string", "large_string")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +84,7 @@ class Hub(Checked):
     text: str = ""
     features: str = ""
     label: str = "label"
-    kind: Literal["classification", "regression"] = "classification"
+    kind: Kind = "classification"
     client: str = ""
     size: CountOrZero = 0
     augment: Augment = "none"
@@ -95,9 +95,7 @@ class Hub(Checked):
     @property
     def default_partition(self) -> str | None:
         """None if a column names the clients."""
-        if self.client:
-            return None
-        return "dirichlet:alpha=0.5" if self.kind == "classification" else "iid"
+        return default_partition(bool(self.client), self.kind == "classification")
 
     @property
     def default_model(self) -> str:
@@ -114,11 +112,11 @@ class Hub(Checked):
             raise SettingsError(
                 "task hf: name a partition such as iid, or the column with the clients (client=)"
             )
-        columns = self._columns()
-        train = columns.train
-        targets, num_outputs, criterion = self._targets(columns)
-        owners = columns.take("client", self.client).distinct() if self.client else None
-        x, derive, vocabulary = self._inputs(columns)
+        table = self._table()
+        train = table.train
+        targets, num_outputs, criterion = table.targets("label", self.label, self.kind)
+        owners = table.take("client", self.client).distinct() if self.client else None
+        x, derive, vocabulary = self._inputs(table)
         names: list[str] = []
         if owners is not None:
             parts, names = self._of_owners(owners[0], owners[1][train], num_clients, sizes, seed)
@@ -127,10 +125,8 @@ class Hub(Checked):
             parts = divided(targets[train], num_clients, partition, sizes, seed)
         changes = augmentation(self.augment, derive.black) if isinstance(derive, Pixels) else None
         known, held = (x[train], targets[train]), (x[~train], targets[~train])
-        stored = PartitionedData.divide(
-            known, held, num_outputs, parts, holdout, seed, criterion, changes, names
-        )
-        return stored if derive is None else DerivedData(stored, derive, vocabulary)
+        own = (num_outputs, parts, holdout, seed, criterion, changes, names, derive, vocabulary)
+        return PartitionedData.divide(known, held, *own)
 
     def _of_owners(
         self, values: list[Any], owners: NDArray[np.intp], num_clients: int, sizes: SizesFn, seed: int
@@ -139,36 +135,25 @@ class Hub(Checked):
         there, owners = np.unique(owners, return_inverse=True)
         what = f"values of column {self.client!r} in split {self.split}"
         chosen = choose_clients(f"hf:{self.name}", what, len(there), num_clients, sizes, seed)
-        ends = np.cumsum(np.bincount(owners))
-        rows = np.split(np.argsort(owners, kind="stable"), ends[:-1])
+        rows = rows_of(owners, len(there))
         return [rows[client] for client in chosen], [str(values[there[client]]).strip() for client in chosen]
 
-    def _targets(self, columns: Columns) -> tuple[NDArray[Any], int, Criterion]:
-        column = columns.take("label", self.label)
-        if self.kind == "regression":
-            numbers, deviation = column.numbers(columns.train)
-            if len(deviation) > 1:
-                raise SettingsError(
-                    f"{column.what} has {len(deviation)} numbers in a row, not one to predict"
-                )
-            return numbers[:, 0].astype(np.float32), 1, SquaredError(unit=float(deviation[0]))
-        classes, count = column.classes()
-        return classes, count, CROSS_ENTROPY
-
-    def _inputs(self, columns: Columns) -> tuple[NDArray[Any], Callable[[Examples], Examples] | None, int]:
+    def _inputs(
+        self, table: Table[HubColumn]
+    ) -> tuple[NDArray[Any], Callable[[Examples], Examples] | None, int]:
         """Return the inputs as they are stored, what makes them those of a model, and the vocabulary."""
         if self.image:
-            pixels = columns.take("image", self.image).pixels(self.size)
-            return pixels, Pixels.of(pixels[columns.train]), 0
+            pixels = table.take("image", self.image).pixels(self.size)
+            return pixels, Pixels.of(pixels[table.train]), 0
         if self.text:
-            tokens = Tokens(self.tokens, self.length, self.vocabulary)
-            x, count = tokens.numbered(columns.take("text", self.text).texts(), columns.train)
-            return x, wide, count
-        names = [name.strip() for name in self.features.split("+") if name.strip()]
-        return columns.table(names or [*columns.names]), None, 0
+            tokens = Tokens.of(self.tokens, table.take("text", self.text).texts(), self.length)
+            known = tokens.frequent(table.train, self.vocabulary)
+            return tokens.numbered(known), wide, FIRST + len(known)
+        columns = table.take_all("features", self.features) or [*table.columns.values()]
+        return table.features(columns), None, 0
 
-    def _columns(self) -> Columns:
-        """Load the data set; return the columns of its training and then of its test examples."""
+    def _table(self) -> Table[HubColumn]:
+        """Load the data set; return the rows of its training and then of its test split."""
         splits = self._splits()
         test = self.test or ("test" if "test" in splits and self.split != "test" else "")
         for option, name in (("split", self.split), *([("test", test)] if test else [])):
@@ -178,14 +163,18 @@ class Hub(Checked):
         if test == self.split:
             raise SettingsError(f"task hf: split and test are both {test}; leave test out, or name another")
         parts = {name: splits[name] for name in (self.split, test) if name}
-        count = len(parts[self.split])
-        if not test:
-            return Columns(self.name, parts, ~test_rows(count))
-        if parts[test].features != parts[self.split].features:
+        first, count = parts[self.split], len(parts[self.split])
+        if test and parts[test].features != first.features:
             raise SettingsError(
                 f"task hf: splits {self.split} and {test} of {self.name} have different columns"
             )
-        return Columns(self.name, parts, np.arange(count + len(parts[test])) < count)
+        what = f"task hf: {self.name}"
+        columns = {}
+        for name in first.features:
+            alone = {split: part.select_columns([name]) for split, part in parts.items()}
+            columns[name] = HubColumn(f"{what}: column {name!r}", alone)
+        train = np.arange(count + len(parts[test])) < count if test else ~test_rows(count)
+        return Table(what, columns, train)
 
     def _splits(self) -> dict[str, Dataset]:
         """Return the splits by name; ValueError: there is no such data set, or `datasets` is missing."""
@@ -213,3 +202,156 @@ class Hub(Checked):
         if empty := [name for name, part in splits.items() if not len(part)]:
             raise SettingsError(f"task hf: split {empty[0]} of {self.name} has no rows")
         return splits
+
+
+@dataclass(frozen=True)
+class HubColumn(Column):
+    """A column, of the training and then of the test split; `parts` are the splits with it alone, by name."""
+
+    what: str
+    parts: Mapping[str, Dataset]
+
+    @property
+    def feature(self) -> Any:
+        """Its type: a feature of Hugging Face's."""
+        (feature,) = next(iter(self.parts.values())).features.values()
+        return feature
+
+    @property
+    def kind(self) -> str:
+        """What its values are."""
+        return plain(getattr(self.feature, "dtype", None) or self.feature, 60)
+
+    @property
+    def is_category(self) -> bool:
+        """Whether its values are labels, texts or truth values."""
+        return hasattr(self.feature, "names") or self.kind in (*TEXTS, "bool")
+
+    def distinct(self) -> tuple[list[Any], NDArray[np.intp]]:
+        """See `Column.distinct`."""
+        import pyarrow
+
+        array = self._arrow()
+        try:
+            encoded = array.dictionary_encode()
+        except pyarrow.ArrowNotImplementedError:
+            raise SettingsError(f"{self.what} has {self.kind}, not classes or names") from None
+        values = encoded.dictionary.to_pylist()
+        order = sorted(range(len(values)), key=values.__getitem__)
+        position = np.empty(len(order), np.intp)
+        position[order] = np.arange(len(order))
+        return [values[k] for k in order], position[encoded.indices.to_numpy()]
+
+    def classes(self) -> tuple[NDArray[np.int64], int]:
+        """See `Column.classes`; those of a label are numbered as its names are."""
+        if not (names := getattr(self.feature, "names", None)):
+            return super().classes()
+        values, found = self.distinct()
+        labels = np.array(values, np.int64)[found]
+        self._refuse(labels < 0, "a label is missing (-1)")
+        return labels, len(names)
+
+    def numbers(self) -> NDArray[np.float64]:
+        """See `Column.numbers`."""
+        import pyarrow.types as types
+
+        array = flat = self._arrow()
+        kinds = (types.is_list, types.is_large_list, types.is_fixed_size_list)
+        if any(is_kind(array.type) for is_kind in kinds):
+            flat = array.flatten()
+            if not len(array) or len(flat) % len(array) or not _same_lengths(array):
+                raise SettingsError(f"{self.what} has lists of different lengths")
+        if not (types.is_integer(flat.type) or types.is_floating(flat.type) or types.is_boolean(flat.type)):
+            raise SettingsError(f"{self.what} has {self.kind}, not numbers")
+        rows = flat.to_numpy(zero_copy_only=False).astype(np.float64).reshape(len(array), -1)
+        self._refuse(~np.isfinite(rows).all(1), "a number is missing or infinite")
+        numbers: NDArray[np.float64] = rows
+        return numbers
+
+    def texts(self) -> list[str]:
+        """Return the text of each row."""
+        if self.kind not in TEXTS:
+            raise SettingsError(f"{self.what} has {self.kind}, not texts")
+        texts: list[str] = self._arrow().to_pylist()
+        return texts
+
+    def pixels(self, size: int) -> NDArray[np.unsignedinteger]:
+        """Return images, shape (n, C, H, W), resized if `size` is not 0: see `pixels_of`.
+
+        All are grey, or the first one is in colour.
+        """
+        if type(self.feature).__name__ != "Image":
+            raise SettingsError(f"{self.what} has {self.kind}, not images; cast it to datasets.Image()")
+        count = sum(map(len, self.parts.values()))
+        images: NDArray[np.unsignedinteger] = np.empty(0, np.uint8)
+        for row, image in enumerate(self._images()):
+            try:
+                pixels = pixels_of(image, size)
+            except ValueError as error:
+                raise SettingsError(f"{self._row(row)}: {error}") from None
+            if not row:
+                if count * pixels.size > MAX_NUMBERS:
+                    total = f"{count:,} images of {pixels.size:,} pixels"
+                    raise SettingsError(f"{self.what}: {total} are too many; set size=, or take a part")
+                images = np.empty((count, *pixels.shape), pixels.dtype)
+            if len(pixels) < images.shape[1] and pixels.dtype == images.dtype:
+                pixels = np.repeat(pixels, images.shape[1], axis=0)  # grey, among images in colour
+            if (len(pixels), pixels.dtype) != (images.shape[1], images.dtype):
+                kinds = " and ".join(_kind_of(x) for x in (images[0], pixels))
+                raise SettingsError(f"{self._row(row)}: {kinds} images are mixed; convert them to one kind")
+            if pixels.shape != images.shape[1:]:
+                sizes = " and ".join(f"{s[1]}x{s[2]}" for s in (images.shape[1:], pixels.shape))
+                raise SettingsError(f"{self.what} has images of {sizes} pixels; set size=")
+            images[row] = pixels
+        return images
+
+    def _images(self) -> Iterator[Any]:
+        """Yield the images as Pillow opens them."""
+        row = 0
+        for part in self.parts.values():
+            decoded = iter(part)
+            for _ in range(len(part)):
+                try:
+                    (image,) = next(decoded).values()
+                except Exception as error:  # whatever Pillow raises at a damaged file
+                    reason = f"the image cannot be read: {plain(described(error))}; leave such rows out"
+                    raise SettingsError(f"{self._row(row)}: {reason}") from None
+                if image is None:
+                    raise SettingsError(f"{self._row(row)}: an image is missing")
+                yield image
+                row += 1
+
+    def _arrow(self) -> Any:
+        """Return the values as one array of Arrow, none of which is missing."""
+        import pyarrow
+
+        tables = [part.with_format("arrow")[:] for part in self.parts.values()]
+        array = pyarrow.chunked_array([chunk for table in tables for chunk in table.column(0).chunks])
+        array = array.combine_chunks()
+        if array.null_count:
+            self._refuse(array.is_null().to_numpy(zero_copy_only=False), "a value is missing")
+        return array.storage if isinstance(array, pyarrow.ExtensionArray) else array
+
+    def _refuse(self, wrong: NDArray[np.bool_], reason: str) -> None:
+        """Raise SettingsError for the first row that is wrong, if one is."""
+        if wrong.any():
+            raise SettingsError(f"{self._row(int(np.argmax(wrong)))}: {reason}; leave such rows out")
+
+    def _row(self, row: int) -> str:
+        """Return where a row is, counted from 0 in its split."""
+        for split, part in self.parts.items():
+            if row < len(part):
+                return f"{self.what}, row {row} of split {plain(split, 40)}"
+            row -= len(part)
+        raise IndexError(row)
+
+
+def _kind_of(image: NDArray[Any]) -> str:
+    return f"{'grey' if len(image) == 1 else 'colour'} ({image.dtype.itemsize * 8} bits)"
+
+
+def _same_lengths(array: Any) -> bool:
+    import pyarrow.compute as compute
+
+    least, most = compute.min_max(compute.list_value_length(array)).as_py().values()
+    return bool(least == most and most)

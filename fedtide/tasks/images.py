@@ -1,24 +1,117 @@
-"""Image data sets, which torchvision reads, downloads and checks: MNIST and its relatives, CIFAR and SVHN."""
+"""Image data sets: scikit-learn's digits, and those that torchvision reads, downloads and checks."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedtide.ground.allowed import Checked
-from fedtide.tasks.augmentation import Augment, augmentation
-from fedtide.tasks.data import Examples
-from fedtide.tasks.dataset import Dataset, DividedTask
+from fedtide.tasks.data import TEST_SHARE, Examples
+from fedtide.tasks.dataset import Dataset, DatasetTask, DividedTask
 from fedtide.tasks.download import obtaining
 
-Scale = tuple[tuple[float, ...], tuple[float, ...]]
-"""Mean and standard deviation of each channel, of pixels from 0 to 1."""
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Split = Literal["balanced", "byclass", "bymerge", "digits", "letters", "mnist"]
 EMNIST_CLASSES: dict[Split, int] = {"balanced": 47, "byclass": 62, "bymerge": 47, "letters": 26}  # others: 10
+DIGITS = Path("datasets", "data", "digits.csv.gz")  # in scikit-learn's folder: 64 pixels and the digit
+BLOCK = 10_000  # images whose pixels are counted at a time
+PADDING = 4  # pixels
+
+Augment = Literal["none", "crop", "flip", "crop+flip"]
+
+
+@dataclass(frozen=True)
+class Pixels:
+    """Standardises pixels, as shares of what their type can hold, by mean and deviation of a channel."""
+
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+    @classmethod
+    def of(cls, pixels: NDArray[np.unsignedinteger]) -> Pixels:
+        """Determine both from images of shape (n, C, H, W)."""
+        levels = int(np.iinfo(pixels.dtype).max) + 1
+        values = np.arange(levels) / (levels - 1)
+        mean, std = [], []
+        for channel in range(pixels.shape[1]):
+            counts = np.zeros(levels)
+            for start in range(0, len(pixels), BLOCK):
+                counts += np.bincount(pixels[start : start + BLOCK, channel].ravel(), minlength=levels)
+            shares = counts / counts.sum()
+            mean.append(float(shares @ values))
+            std.append(float(np.sqrt(shares @ (values - mean[-1]) ** 2)) or 1.0)
+        return cls(tuple(mean), tuple(std))
+
+    @property
+    def black(self) -> tuple[float, ...]:
+        """What a pixel of 0 becomes, in each channel."""
+        return tuple(-m / s for m, s in zip(self.mean, self.std, strict=True))
+
+    def __call__(self, stored: Examples) -> Examples:
+        """Return images, shape (n, C, H, W), as models get them, in one copy; and the same targets."""
+        pixels, targets = stored
+        x = pixels.astype(np.float32)
+        x /= np.iinfo(pixels.dtype).max
+        for channel, (m, s) in enumerate(zip(self.mean, self.std, strict=True)):
+            x[:, channel] -= m
+            x[:, channel] /= s
+        return x, targets
+
+
+@dataclass(frozen=True)
+class Augmentation:
+    """Which changes are made, each image anew whenever it is used.
+
+    `crop` pads images by four pixels of the value `black`, one for each channel, on each side, and cuts them
+    back to their size anywhere; `flip` mirrors every other image.
+    """
+
+    crop: bool
+    flip: bool
+    black: tuple[float, ...]
+
+    def draw(self, count: int, rng: np.random.Generator) -> NDArray[np.int64]:
+        """Draw a change for each of so many images; the first do not depend on how many follow."""
+        places = (2 * PADDING + 1) ** 2
+        return rng.integers(2 * places, size=count)
+
+    def apply(self, images: Tensor, changes: Tensor) -> Tensor:
+        """Return changed images, for images of shape (n, C, H, W) and what `draw` returned."""
+        import torch
+
+        n, channels, height, width = images.shape
+        places = 2 * PADDING + 1
+        rows, columns = torch.arange(height).expand(n, -1), torch.arange(width).expand(n, -1)
+        rows, columns, changes = rows.to(images.device), columns.to(images.device), changes.to(images.device)
+        if self.flip:
+            mirrored = (changes % 2 == 1)[:, None]
+            columns = torch.where(mirrored, width - 1 - columns, columns)
+        if self.crop:
+            images = self._padded(images)
+            rows = rows + (changes // 2 % places)[:, None]
+            columns = columns + (changes // (2 * places))[:, None]
+        which = torch.arange(n, device=images.device)[:, None, None, None]
+        channel = torch.arange(channels, device=images.device)[None, :, None, None]
+        return images[which, channel, rows[:, None, :, None], columns[:, None, None, :]]
+
+    def _padded(self, images: Tensor) -> Tensor:
+        n, channels, height, width = images.shape
+        black = images.new_tensor(self.black).view(1, channels, 1, 1)
+        padded = black.expand(n, -1, height + 2 * PADDING, width + 2 * PADDING).clone()
+        padded[..., PADDING : PADDING + height, PADDING : PADDING + width] = images
+        return padded
+
+
+def augmentation(text: Augment, black: tuple[float, ...]) -> Augmentation | None:
+    """Return what an `Augment` names; None for ``none``."""
+    return None if text == "none" else Augmentation("crop" in text, "flip" in text, black)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,8 +137,8 @@ class ImageTask(DividedTask, Checked):
     source: ClassVar[str]
     """Name of its class in torchvision."""
     num_classes: ClassVar[int] = 10
-    scale: ClassVar[Scale | None] = None
-    """How pixels are standardised; None: determined from the training images."""
+    scale: ClassVar[tuple[tuple[float, ...], tuple[float, ...]] | None] = None
+    """Mean and deviation of each channel, of pixels from 0 to 1; None: those of the training images."""
     by_hand: ClassVar[str]
     """How to obtain the files without a download, with `{}` for the directory."""
 
@@ -66,13 +159,11 @@ class ImageTask(DividedTask, Checked):
         with obtaining(self.name, "images", self.data_dir, self.by_hand.format(self.data_dir)):
             train, test = self.read(train=True), self.read(train=False)
             channels = train[0].shape[1]
-            mean, std = (0.0,) * channels, (1.0,) * channels
+            pixels = Pixels((0.0,) * channels, (1.0,) * channels)
             if self.normalize:
-                mean, std = self.scale or scale_of(train[0])
-            black = tuple(-m / s for m, s in zip(mean, std, strict=True))
-            first, second = ((standardised(x, mean, std), y) for x, y in (train, test))
-            changes = augmentation(self.augment, black)
-            return Dataset(first, second, self.num_classes, augmentation=changes)
+                pixels = Pixels(*self.scale) if self.scale else Pixels.of(train[0])
+            changes = augmentation(self.augment, pixels.black)
+            return Dataset(pixels(train), pixels(test), self.num_classes, augmentation=changes)
 
 
 class Mnist(ImageTask):
@@ -172,24 +263,36 @@ class Svhn(ImageTask):
         return images.data, images.labels
 
 
-def standardised(
-    pixels: NDArray[np.unsignedinteger], mean: tuple[float, ...], std: tuple[float, ...]
-) -> NDArray[np.float32]:
-    """Return pixels, as shares of what their type can hold, as (pixel - mean) / std of their channel.
+def digits() -> DatasetTask:
+    """8x8 handwritten digits shipped with scikit-learn: 1797 images, no download.
 
-    There are no further copies.
+    Pixels are scaled from 0..16 to 0..1; the input shape is (1, 8, 8). A fifth of each class forms
+    the test set, which does not depend on the seed of the run.
+
+    Alpaydin and Kaynak, Optical Recognition of Handwritten Digits, UCI repository, 1998.
     """
-    x = pixels.astype(np.float32)
-    x /= np.iinfo(pixels.dtype).max
-    for channel, (m, s) in enumerate(zip(mean, std, strict=True)):
-        x[:, channel] -= m
-        x[:, channel] /= s
-    return x
+    return DatasetTask("digits", _load, default_model="logistic")
 
 
-def scale_of(pixels: NDArray[np.uint8]) -> Scale:
-    """Return mean and standard deviation of all pixels, of images with one channel."""
-    counts = np.bincount(pixels.reshape(-1), minlength=256).astype(np.float64)
-    values, shares = np.arange(256) / 255, counts / counts.sum()
-    mean = float(shares @ values)
-    return (mean,), (float(np.sqrt(shares @ (values - mean) ** 2)) or 1.0,)
+def load_digits() -> Examples:
+    """Return the pixels, from 0 to 16, shape (1797, 64), and the digits, shape (1797,)."""
+    package = find_spec("sklearn")
+    file = Path(package.origin).parent / DIGITS if package is not None and package.origin else DIGITS
+    if not file.is_file():  # another version may keep them elsewhere
+        from sklearn import datasets
+
+        x, y = datasets.load_digits(return_X_y=True)
+        return x, y
+    table = np.loadtxt(file, np.uint8, delimiter=",")
+    return table[:, :-1], table[:, -1]
+
+
+def _load() -> Dataset:
+    pixels, labels = load_digits()
+    x, y = (pixels.reshape(-1, 1, 8, 8) / 16).astype(np.float32), labels.astype(np.int64)
+    rng = np.random.default_rng([0, *b"digits"])
+    test = np.zeros(len(y), dtype=bool)
+    for c in range(10):
+        members = np.flatnonzero(y == c)
+        test[rng.choice(members, round(TEST_SHARE * len(members)), replace=False)] = True
+    return Dataset((x[~test], y[~test]), (x[test], y[test]), num_outputs=10)

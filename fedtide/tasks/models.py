@@ -9,8 +9,7 @@ import numpy as np
 
 from fedtide.ground.allowed import Count, CountOrZero, Range, checked
 from fedtide.ground.errors import SettingsError
-from fedtide.tasks.convolutions import cnn, cnn3x3, lenet, vgg11
-from fedtide.tasks.residual import resnet18, resnet50
+from fedtide.tasks.convolutions import cnn, cnn3x3, lenet, resnet18, resnet50, vgg11
 
 if TYPE_CHECKING:  # a model imports PyTorch when it is built: lists of models do not need it
     from torch import nn

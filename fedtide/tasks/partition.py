@@ -10,14 +10,6 @@ from numpy.typing import NDArray
 from fedtide.ground.allowed import Range, Share, checked
 from fedtide.ground.errors import SettingsError
 from fedtide.tasks.data import are_classes
-from fedtide.tasks.flwr_partitions import (
-    flwr_dirichlet,
-    flwr_linear,
-    flwr_pathological,
-    flwr_shard,
-    flwr_square,
-)
-from fedtide.tasks.indices import indices
 from fedtide.tasks.sizes import apportion
 
 Partition = list[NDArray[np.intp]]
@@ -245,19 +237,3 @@ def _require_classes(name: str, labels: NDArray[np.int64]) -> None:
     """Raise ValueError unless the targets are classes."""
     if not are_classes(labels):
         raise SettingsError(f"partition {name}: the targets of this task are not classes; use iid")
-
-
-PARTITIONS: dict[str, Callable[..., Partition]] = {
-    "iid": iid,
-    "classes": classes,
-    "label": label,
-    "dirichlet": dirichlet,
-    "similarity": similarity,
-    "indices": indices,
-    "flwr-dirichlet": flwr_dirichlet,
-    "flwr-pathological": flwr_pathological,
-    "flwr-shard": flwr_shard,
-    "flwr-linear": flwr_linear,
-    "flwr-square": flwr_square,
-}
-"""Partitions by name: ``(labels, sizes, rng, *, options)``."""

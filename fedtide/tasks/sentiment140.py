@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import csv
-import re
 import zipfile
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from io import TextIOWrapper
@@ -19,28 +18,28 @@ from fedtide.ground.allowed import Checked, Count, Range
 from fedtide.ground.errors import SettingsError
 from fedtide.ground.files import open_regular
 from fedtide.tasks.data import TEST_SHARE, Examples, FederatedData, PartitionedData
+from fedtide.tasks.dataset import choose_clients
 from fedtide.tasks.download import download, obtaining, reason_of
-from fedtide.tasks.glove import WordVectors, read_vectors
 from fedtide.tasks.partition import PartitionFn
 from fedtide.tasks.sizes import SizesFn
-from fedtide.tasks.texts import DerivedData, choose_clients
+from fedtide.tasks.texts import FIRST, Tokens, WordVectors, read_vectors, wide
 
 TABLE = "training.1600000.processed.noemoticon.csv"
 ARCHIVE = "trainingandtestdata.zip"
 URL = f"https://cs.stanford.edu/people/alecmgo/{ARCHIVE}"
 SHA256 = "004a3772c8a7ff9bbfeb875880f47f0679d93fc63e5cf9cff72d54a8a6162e57"
 MAX_BYTES = 1 << 29  # of the table; it has 239 MB
-PADDING, UNKNOWN = 0, 1  # numbers that stand for no word
 LABELS = {"0": 0, "4": 1}
-_WORD = re.compile(r"[\w']+|[.,!?;]")
 
 
-class Tweet(NamedTuple):
-    """A tweet: its number, which grows with time, its label, and its words."""
+class Row(NamedTuple):
+    """A tweet: its number, which grows with time, its label, when it was posted, by whom, and its text."""
 
     number: int
     label: int
-    words: list[str]
+    date: str
+    user: str
+    text: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,58 +88,38 @@ class Sentiment140(Checked):
         users = sorted(user for user, count in counts.items() if count >= self.min_tweets)
         what = f"users with at least {self.min_tweets} tweets"
         chosen = choose_clients("sentiment140", what, len(users), num_clients, sizes, seed)
-        tweets: dict[str, list[Tweet]] = {users[position]: [] for position in chosen}
+        tweets: dict[str, list[Row]] = {users[position]: [] for position in chosen}
         for row in table.rows():
             if row.user in tweets:
-                tweets[row.user].append(self.tweet(row))
-        return self.divide([sorted(own) for own in tweets.values()], holdout, seed, [*tweets])
-
-    def tweet(self, row: Row) -> Tweet:
-        """Return a row of the table with its text as words, no more than count."""
-        return Tweet(row.number, row.label, _WORD.findall(row.text.lower())[: self.words])
+                tweets[row.user].append(row)
+        return self.divide([*tweets.values()], holdout, seed, [*tweets])
 
     def divide(
-        self, clients: list[list[Tweet]], holdout: float, seed: int, names: Sequence[str] = ()
+        self, clients: list[list[Row]], holdout: float, seed: int, names: Sequence[str] = ()
     ) -> FederatedData:
         """Number the words of each client's tweets; the last fifth of them are test data."""
+        rows = [row for own in clients for row in sorted(own)]
         cuts = [len(own) - max(1, int(TEST_SHARE * len(own))) for own in clients]
-        train = [tweet for own, cut in zip(clients, cuts, strict=True) for tweet in own[:cut]]
-        test = [tweet for own, cut in zip(clients, cuts, strict=True) for tweet in own[cut:]]
-        parts = np.split(np.arange(len(train)), np.cumsum(cuts)[:-1])
+        train = np.concatenate([np.arange(len(own)) < cut for own, cut in zip(clients, cuts, strict=True)])
+        parts = np.split(np.arange(train.sum()), np.cumsum(cuts)[:-1])
+        tokens = Tokens.of("words", [row.text for row in rows], self.words)
+        derive: Callable[[Examples], Examples] = wide
         if self.glove:
-            used = {word for tweet in (*train, *test) for word in tweet.words}
-            known, vectors = read_vectors(Path(self.glove), used)
-            numbers = {word: UNKNOWN + 1 + position for position, word in enumerate(known)}
+            position = {word: k for k, word in enumerate(tokens.names)}
+            found, vectors = read_vectors(Path(self.glove), position)
+            x = tokens.numbered([position[word] for word in found])
+            derive = WordVectors(np.pad(vectors, ((FIRST, 0), (0, 0))))
         else:
-            counts = Counter(word for tweet in train for word in tweet.words)
-            most = sorted(counts, key=lambda word: (-counts[word], word))[: self.vocabulary - UNKNOWN - 1]
-            numbers = {word: UNKNOWN + 1 + position for position, word in enumerate(most)}
-        stored = [self._numbered(tweets, numbers) for tweets in (train, test)]
-        data = PartitionedData.divide(stored[0], stored[1], 2, parts, holdout, seed, client_names=names)
-        if self.glove:
-            return DerivedData(data, WordVectors(np.pad(vectors, ((UNKNOWN + 1, 0), (0, 0)))))
-        return DerivedData(data, _same, self.vocabulary)
-
-    def _numbered(self, tweets: list[Tweet], numbers: dict[str, int]) -> Examples:
-        x = np.full((len(tweets), self.words), PADDING, np.int64)
-        for row, tweet in zip(x, tweets, strict=True):
-            own = [numbers.get(word, UNKNOWN) for word in tweet.words]
-            row[self.words - len(own) :] = own
-        return x, np.array([tweet.label for tweet in tweets], np.int64)
-
-
-def _same(stored: Examples) -> Examples:
-    return stored
-
-
-class Row(NamedTuple):
-    """A row of the table: the tweet's number, its label, when it was posted, by whom, and its text."""
-
-    number: int
-    label: int
-    date: str
-    user: str
-    text: str
+            x = tokens.numbered(tokens.frequent(train, self.vocabulary))
+        y = np.array([row.label for row in rows], np.int64)
+        return PartitionedData.divide(
+            (x[train], y[train]),
+            (x[~train], y[~train]),
+            *(2, parts, holdout, seed),
+            client_names=names,
+            derive=derive,
+            vocabulary=0 if self.glove else self.vocabulary,
+        )
 
 
 class Table:

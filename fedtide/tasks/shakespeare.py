@@ -15,10 +15,10 @@ from fedtide.ground.allowed import Checked, Count
 from fedtide.ground.errors import SettingsError
 from fedtide.ground.files import read_bytes
 from fedtide.tasks.data import Examples, FederatedData, PartitionedData
+from fedtide.tasks.dataset import choose_clients
 from fedtide.tasks.download import download, obtaining
 from fedtide.tasks.partition import PartitionFn
 from fedtide.tasks.sizes import SizesFn
-from fedtide.tasks.texts import DerivedData, choose_clients
 
 ALPHABET = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
 """The characters, as LEAF numbers them; any other becomes a space."""
@@ -99,8 +99,10 @@ class Shakespeare(Checked):
         parts = np.split(np.arange(ends[-1]), ends[:-1])
         stored = [(starts, np.zeros(len(starts), np.uint8)) for starts in map(np.concatenate, (train, test))]
         own = (len(ALPHABET), parts, holdout, seed)
-        data = PartitionedData.divide(stored[0], stored[1], *own, client_names=[*texts])
-        return DerivedData(data, Sequences(np.concatenate(codes), self.length), len(ALPHABET))
+        derive = Sequences(np.concatenate(codes), self.length)
+        return PartitionedData.divide(
+            stored[0], stored[1], *own, client_names=[*texts], derive=derive, vocabulary=len(ALPHABET)
+        )
 
 
 @dataclass(frozen=True)

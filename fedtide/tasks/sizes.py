@@ -103,14 +103,6 @@ def normal(
     return sizes.astype(np.int64)
 
 
-def require_own_sizes(what: str, num_clients: int, sizes: SizesFn, seed: int) -> None:
-    """Raise a ValueError, which begins with `what`, if sizes are set for clients that have their own."""
-    count = 1000 * num_clients  # any number that is enough
-    found, default = (f(num_clients, count, np.random.default_rng([seed, *b"sizes"])) for f in (sizes, equal))
-    if not np.array_equal(found, default):
-        raise SettingsError(f"{what}; leave --sizes out")
-
-
 SIZES: dict[str, Callable[..., NDArray[np.int64]]] = {"equal": equal, "pareto": pareto, "normal": normal}
 """Size distributions by name: ``(num_clients, num_examples, rng, *, options)``."""
 
