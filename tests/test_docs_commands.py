@@ -112,10 +112,12 @@ def test_own_data_from_a_table_to_the_files_of_devices(tmp_path: Path) -> None:
     *steps, device, deployed = blocks("docs/own-data.md", "bash")
     assert device.startswith("fedtide-device")
     here = f'python() {{ "{sys.executable}" "$@"; }}\nfedtide() {{ python -m fedtide "$@"; }}\nset -e\n'
+    env = {key: value for key, value in os.environ.items() if key != "COLUMNS"}  # pytest-xdist sets it
+    env["PYTHONPATH"] = str(ROOT)
     done = subprocess.run(
         ["bash", "-c", here + "".join(steps)],
         cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env=env,
         capture_output=True,
         text=True,
         check=False,

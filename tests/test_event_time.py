@@ -136,7 +136,7 @@ def test_killed_and_resumed(tmp_path: Path) -> None:
     common = {"strategy": "fedbuff:buffer=3", "round_ends": 2, "num_rounds": 300, "run_dir": str(tmp_path)}
     common |= {"engine": "inline", "client_gpus": 0.0, "checkpoint_every": 3, "evaluate_seconds": 600.0}
     whole = Settings(**changes, **common)
-    _, folder, ended = run(whole)
+    _, folder, ended = run(Plan.of(whole))
     path = tmp_path / "killed"
     for lines in (40, 130, 250):
         now = replace(whole, resume=str(path)) if path.exists() else whole
@@ -159,7 +159,7 @@ def test_a_run_that_ended_before_its_first_round_is_resumed(
     """To prepare a run, which looks at who is there first, does not begin a round."""
     changes = {**RUN, "trace": "phones:cost=30", "strategy": "mifa", "round_ends": 2 * event_time}
     whole = Settings(**changes, num_rounds=6, model="logistic", run_dir=str(tmp_path))
-    _, _, ended = run(whole)
+    _, _, ended = run(Plan.of(whole))
     evaluate = GlobalEvaluator.__call__
 
     def interrupt(self: Any, server_round: int, *rest: Any) -> Any:
@@ -169,16 +169,16 @@ def test_a_run_that_ended_before_its_first_round_is_resumed(
     with monkeypatch.context() as patch:
         if ended_by == "SIGINT":
             patch.setattr(GlobalEvaluator, "__call__", interrupt)
-        _, folder, none = run(replace(whole, stop_at="loss=100" if ended_by == "a target" else ""))
+        _, folder, none = run(Plan.of(replace(whole, stop_at="loss=100" if ended_by == "a target" else "")))
     assert none.summary["rounds"] == 0
-    _, _, resumed = run(replace(whole, resume=str(folder.path)))
+    _, _, resumed = run(Plan.of(replace(whole, resume=str(folder.path))))
     assert resumed.summary["rounds"] == 6
     assert resumed.summary["weights_sha256"] == ended.summary["weights_sha256"]
 
 
 def test_all_leave_after_the_first_round(tmp_path: Path) -> None:
     changes = {"trace": "speeds", "strategy": "mifa", "round_ends": 1, "departures": "0-19=2"}
-    _, folder, _ = run(Settings(**changes, run_dir=str(tmp_path), num_rounds=5, model="logistic"))
+    _, folder, _ = run(Plan.of(Settings(**changes, run_dir=str(tmp_path), num_rounds=5, model="logistic")))
     asked = [record.get("selected") for record in records_in(folder.path)]
     assert asked[:2] == [None, [*range(20)]]
     assert not any(asked[2:])
@@ -196,7 +196,7 @@ def test_to_wait_for_all_is_a_run_in_rounds(strategy: str, simulate: Callable[..
 def test_virtual_time_ends_a_run_and_says_when_to_evaluate(tmp_path: Path) -> None:
     changes = {**RUN, "strategy": "fedbuff", "round_ends": 2, "num_rounds": 500, "model": "logistic"}
     timed = Settings(**changes, until=4000.0, evaluate_seconds=1000.0, run_dir=str(tmp_path), engine="inline")
-    _, folder, ended = run(timed)
+    _, folder, ended = run(Plan.of(timed))
     records = records_in(folder.path)
     times = {record["round"]: record for record in records if record["round"]}
     seconds = [record["virtual_seconds"] for record in times.values()]

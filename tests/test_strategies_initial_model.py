@@ -14,6 +14,7 @@ from flwr.common import ndarrays_to_parameters, parameters_to_ndarrays
 import strategies
 from fedtide.config import Settings
 from fedtide.engine.run import simulate as run
+from fedtide.plan import Plan
 from strategies import Layout, Roster
 from strategies.parts.initial_model import TwoNorm
 
@@ -228,9 +229,9 @@ def test_memory_at_clients_is_as_good_as_at_the_server(simulate: Callable[..., A
 def test_a_run_that_ends_in_a_probe_is_extended(tmp_path: Path) -> None:
     """After 12 rounds, between the two rounds of a probe: the same bits as without a pause."""
     settings = Settings(**{**SMALL, **RUN, "strategy": "feddyn", "server_opt": "momentum"})
-    _, _, whole = run(settings, tmp_path / "whole")
-    run(replace(settings, num_rounds=12), tmp_path / "paused")
-    _, _, resumed = run(replace(settings, resume=str(tmp_path / "paused")), tmp_path / "paused")
+    _, _, whole = run(Plan.of(settings), tmp_path / "whole")
+    run(Plan.of(replace(settings, num_rounds=12)), tmp_path / "paused")
+    _, _, resumed = run(Plan.of(replace(settings, resume=str(tmp_path / "paused"))), tmp_path / "paused")
     assert resumed.summary["rounds"] == 15
     assert resumed.summary["weights_sha256"] == whole.summary["weights_sha256"]
 
