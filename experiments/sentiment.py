@@ -24,8 +24,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from fedtide.tasks import FederatedData
 from fedtide.tasks.partition import PartitionFn
-from fedtide.tasks.sentiment140 import Row, Sentiment140, Table
 from fedtide.tasks.sizes import SizesFn
+from fedtide.tasks.texts import Row, Sentiment140, Table
 
 HOURS = 24
 

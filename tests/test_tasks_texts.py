@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 
 from fedtide.tasks import SIZES, TASKS
 from fedtide.tasks.download import download
-from fedtide.tasks.sentiment140 import ARCHIVE, TABLE
 from fedtide.tasks.shakespeare import ALPHABET, read_play
-from fedtide.tasks.texts import read_vectors
+from fedtide.tasks.texts import ARCHIVE, TABLE, read_vectors
 
 PLAY = """<?xml version="1.0"?>
 <!DOCTYPE PLAY SYSTEM "play.dtd">

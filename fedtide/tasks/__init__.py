@@ -25,11 +25,11 @@ from fedtide.tasks.hub import Hub
 from fedtide.tasks.images import Augmentation, Cifar10, Cifar100, Emnist, FashionMnist, Mnist, Svhn, digits
 from fedtide.tasks.models import MODELS, initialise
 from fedtide.tasks.partition import Partition, PartitionFn, classes, dirichlet, iid, label, similarity
-from fedtide.tasks.sentiment140 import Sentiment140
 from fedtide.tasks.shakespeare import Shakespeare
 from fedtide.tasks.sizes import SIZES, SizesFn
 from fedtide.tasks.synthetic import Synthetic
 from fedtide.tasks.tables import Tabular
+from fedtide.tasks.texts import Sentiment140
 
 TASKS: dict[str, Callable[..., TaskSource]] = {
     "digits": digits,

@@ -110,7 +110,8 @@ def _owners(given: NDArray[Any] | None, train: NDArray[np.bool_]) -> Owners | No
     what = "the examples say whose they are"
     if are_classes(given) and given.min(initial=0) >= 0:
         return Owners(what, given[train], int(given.max(initial=-1)) + 1)
-    names = [name.strip() if isinstance(name, str) else "" for name in given.tolist()]
-    if not all(names):
+    stripped = [name.strip() if isinstance(name, str) else "" for name in given.tolist()]
+    if not all(stripped):
         raise SettingsError("clients must be whole numbers from 0 on, or names")
-    return Owners.named(what, *distinct(names), train)
+    names, clients = distinct(stripped)
+    return Owners(what, clients[train], len(names), names)

@@ -16,7 +16,7 @@ from fedtide.ground.numbers import exact
 from fedtide.tasks.criteria import CROSS_ENTROPY, Criterion, CrossEntropy
 from fedtide.tasks.data import Examples, FederatedData, PartitionedData
 from fedtide.tasks.partition import Partition, PartitionFn
-from fedtide.tasks.sizes import SizesFn, equal
+from fedtide.tasks.sizes import SizesFn, require_equal
 
 if TYPE_CHECKING:
     from fedtide.tasks.images import Augmentation
@@ -69,23 +69,13 @@ class TaskSource(Protocol):
 class Owners:
     """The owner of each training example, shape (n,), one of `count` clients; and their names, if any.
 
-    `what` says in messages where they come from.
+    `what` says in messages where they come from. A client may own test examples alone.
     """
 
     what: str
     clients: NDArray[np.integer]
     count: int
     names: Sequence[str] = ()
-
-    @classmethod
-    def named(
-        cls, what: str, names: Sequence[str], owners: NDArray[np.intp], train: NDArray[np.bool_]
-    ) -> Owners:
-        """Return the owners of the training examples, given those of all examples as positions in `names`.
-
-        One whose examples are all test examples is a client as well, without any.
-        """
-        return cls(what, owners[train], len(names), names)
 
     def divide(self, num_clients: int, sizes: SizesFn, seed: int) -> Partition:
         """Give each client its rows; SettingsError: sizes are set, or there are more or fewer clients."""
@@ -266,6 +256,4 @@ def choose_clients(
 def require_own_sizes(what: str, num_clients: int, sizes: SizesFn, seed: int) -> None:
     """Raise a SettingsError, which begins with `what`, if sizes are set for clients that have their own."""
     count = 1000 * num_clients  # any number that is enough
-    found, default = (f(num_clients, count, np.random.default_rng([seed, *b"sizes"])) for f in (sizes, equal))
-    if not np.array_equal(found, default):
-        raise SettingsError(f"{what}; leave --sizes out")
+    require_equal(what, sizes(num_clients, count, np.random.default_rng([seed, *b"sizes"])), count)

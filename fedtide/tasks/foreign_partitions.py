@@ -13,7 +13,7 @@ from fedtide.ground.allowed import Count, CountOrZero, Range, checked
 from fedtide.ground.errors import SettingsError
 from fedtide.ground.files import parse_json, read_text
 from fedtide.tasks.partition import Partition, PartitionFn
-from fedtide.tasks.sizes import SizesFn, equal
+from fedtide.tasks.sizes import SizesFn, require_equal
 
 MAX_BYTES = 512 << 20  # of a file, which takes up to twenty times as much memory while it is read
 
@@ -32,7 +32,7 @@ def indices(
         The JSON file.
     """
     place = f"partition indices: {file}"
-    _require_default_sizes(f"{place}: the file", labels, sizes)
+    require_equal(f"{place}: the file says how many examples each client has", sizes, len(labels))
     lists = _lists(place, _content(place, file), len(sizes))
     partition = [_rows(place, client, rows, len(labels)) for client, rows in enumerate(lists)]
     _check_disjoint(place, partition)
@@ -186,7 +186,7 @@ def _divided(
 ) -> Partition:
     """Have a partitioner divide the rows; one that depends on the labels draws by a seed from `rng`."""
     name = f"flwr-{kind.removesuffix('Partitioner').lower()}"
-    _require_default_sizes(f"partition {name}: it", labels, sizes)
+    require_equal(f"partition {name}: it says how many examples each client has", sizes, len(labels))
     try:
         import datasets
         from flwr_datasets import partitioner
@@ -206,11 +206,6 @@ def _divided(
     except ValueError as error:
         raise SettingsError(f"partition {name}: {' '.join(str(error).split())}") from None
     return [np.asarray(part["row"], np.intp) for part in parts]
-
-
-def _require_default_sizes(owner: str, labels: NDArray[np.int64], sizes: NDArray[np.int64]) -> None:
-    if not np.array_equal(sizes, equal(len(sizes), len(labels), np.random.default_rng(0))):
-        raise SettingsError(f"{owner} says how many examples each client has; leave --sizes out")
 
 
 def checked_sizes(name: str, sizes: SizesFn) -> SizesFn:

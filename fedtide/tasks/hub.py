@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,22 +12,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtide.ground.allowed import Checked, Count, CountOrZero
-from fedtide.ground.errors import SettingsError, described
-from fedtide.ground.images import pixels_of
+from fedtide.ground.errors import SettingsError
 from fedtide.ground.wording import plain
 from fedtide.tasks.data import Examples, FederatedData, PartitionedData, test_rows
 from fedtide.tasks.dataset import choose_clients, default_partition, divided, rows_of
+from fedtide.tasks.hub_columns import HubColumn
 from fedtide.tasks.images import Augment, Pixels, augmentation
 from fedtide.tasks.partition import Partition, PartitionFn
 from fedtide.tasks.sizes import SizesFn
-from fedtide.tasks.tables import MAX_NAMES, MAX_NUMBERS, Column, Kind, Table
+from fedtide.tasks.tables import MAX_NAMES, Kind, Table
 from fedtide.tasks.texts import FIRST, Tokens, wide
 
 if TYPE_CHECKING:
     from datasets import Dataset
 
 EXTRA = "pip install 'fedtide[data]'"
-TEXTS = ("string", "large_string")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,156 +201,3 @@ class Hub(Checked):
         if empty := [name for name, part in splits.items() if not len(part)]:
             raise SettingsError(f"task hf: split {empty[0]} of {self.name} has no rows")
         return splits
-
-
-@dataclass(frozen=True)
-class HubColumn(Column):
-    """A column, of the training and then of the test split; `parts` are the splits with it alone, by name."""
-
-    what: str
-    parts: Mapping[str, Dataset]
-
-    @property
-    def feature(self) -> Any:
-        """Its type: a feature of Hugging Face's."""
-        (feature,) = next(iter(self.parts.values())).features.values()
-        return feature
-
-    @property
-    def kind(self) -> str:
-        """What its values are."""
-        return plain(getattr(self.feature, "dtype", None) or self.feature, 60)
-
-    @property
-    def is_category(self) -> bool:
-        """Whether its values are labels, texts or truth values."""
-        return hasattr(self.feature, "names") or self.kind in (*TEXTS, "bool")
-
-    def distinct(self) -> tuple[list[Any], NDArray[np.intp]]:
-        """See `Column.distinct`."""
-        import pyarrow
-
-        array = self._arrow()
-        try:
-            encoded = array.dictionary_encode()
-        except pyarrow.ArrowNotImplementedError:
-            raise SettingsError(f"{self.what} has {self.kind}, not classes or names") from None
-        values = encoded.dictionary.to_pylist()
-        order = sorted(range(len(values)), key=values.__getitem__)
-        position = np.empty(len(order), np.intp)
-        position[order] = np.arange(len(order))
-        return [values[k] for k in order], position[encoded.indices.to_numpy()]
-
-    def classes(self) -> tuple[NDArray[np.int64], int]:
-        """See `Column.classes`; those of a label are numbered as its names are."""
-        if not (names := getattr(self.feature, "names", None)):
-            return super().classes()
-        values, found = self.distinct()
-        labels = np.array(values, np.int64)[found]
-        self._refuse(labels < 0, "a label is missing (-1)")
-        return labels, len(names)
-
-    def numbers(self) -> NDArray[np.float64]:
-        """See `Column.numbers`."""
-        import pyarrow.types as types
-
-        array = flat = self._arrow()
-        kinds = (types.is_list, types.is_large_list, types.is_fixed_size_list)
-        if any(is_kind(array.type) for is_kind in kinds):
-            flat = array.flatten()
-            if not len(array) or len(flat) % len(array) or not _same_lengths(array):
-                raise SettingsError(f"{self.what} has lists of different lengths")
-        if not (types.is_integer(flat.type) or types.is_floating(flat.type) or types.is_boolean(flat.type)):
-            raise SettingsError(f"{self.what} has {self.kind}, not numbers")
-        rows = flat.to_numpy(zero_copy_only=False).astype(np.float64).reshape(len(array), -1)
-        self._refuse(~np.isfinite(rows).all(1), "a number is missing or infinite")
-        numbers: NDArray[np.float64] = rows
-        return numbers
-
-    def texts(self) -> list[str]:
-        """Return the text of each row."""
-        if self.kind not in TEXTS:
-            raise SettingsError(f"{self.what} has {self.kind}, not texts")
-        texts: list[str] = self._arrow().to_pylist()
-        return texts
-
-    def pixels(self, size: int) -> NDArray[np.unsignedinteger]:
-        """Return images, shape (n, C, H, W), resized if `size` is not 0: see `pixels_of`.
-
-        All are grey, or the first one is in colour.
-        """
-        if type(self.feature).__name__ != "Image":
-            raise SettingsError(f"{self.what} has {self.kind}, not images; cast it to datasets.Image()")
-        count = sum(map(len, self.parts.values()))
-        images: NDArray[np.unsignedinteger] = np.empty(0, np.uint8)
-        for row, image in enumerate(self._images()):
-            try:
-                pixels = pixels_of(image, size)
-            except ValueError as error:
-                raise SettingsError(f"{self._row(row)}: {error}") from None
-            if not row:
-                if count * pixels.size > MAX_NUMBERS:
-                    total = f"{count:,} images of {pixels.size:,} pixels"
-                    raise SettingsError(f"{self.what}: {total} are too many; set size=, or take a part")
-                images = np.empty((count, *pixels.shape), pixels.dtype)
-            if len(pixels) < images.shape[1] and pixels.dtype == images.dtype:
-                pixels = np.repeat(pixels, images.shape[1], axis=0)  # grey, among images in colour
-            if (len(pixels), pixels.dtype) != (images.shape[1], images.dtype):
-                kinds = " and ".join(_kind_of(x) for x in (images[0], pixels))
-                raise SettingsError(f"{self._row(row)}: {kinds} images are mixed; convert them to one kind")
-            if pixels.shape != images.shape[1:]:
-                sizes = " and ".join(f"{s[1]}x{s[2]}" for s in (images.shape[1:], pixels.shape))
-                raise SettingsError(f"{self.what} has images of {sizes} pixels; set size=")
-            images[row] = pixels
-        return images
-
-    def _images(self) -> Iterator[Any]:
-        """Yield the images as Pillow opens them."""
-        row = 0
-        for part in self.parts.values():
-            decoded = iter(part)
-            for _ in range(len(part)):
-                try:
-                    (image,) = next(decoded).values()
-                except Exception as error:  # whatever Pillow raises at a damaged file
-                    reason = f"the image cannot be read: {plain(described(error))}; leave such rows out"
-                    raise SettingsError(f"{self._row(row)}: {reason}") from None
-                if image is None:
-                    raise SettingsError(f"{self._row(row)}: an image is missing")
-                yield image
-                row += 1
-
-    def _arrow(self) -> Any:
-        """Return the values as one array of Arrow, none of which is missing."""
-        import pyarrow
-
-        tables = [part.with_format("arrow")[:] for part in self.parts.values()]
-        array = pyarrow.chunked_array([chunk for table in tables for chunk in table.column(0).chunks])
-        array = array.combine_chunks()
-        if array.null_count:
-            self._refuse(array.is_null().to_numpy(zero_copy_only=False), "a value is missing")
-        return array.storage if isinstance(array, pyarrow.ExtensionArray) else array
-
-    def _refuse(self, wrong: NDArray[np.bool_], reason: str) -> None:
-        """Raise SettingsError for the first row that is wrong, if one is."""
-        if wrong.any():
-            raise SettingsError(f"{self._row(int(np.argmax(wrong)))}: {reason}; leave such rows out")
-
-    def _row(self, row: int) -> str:
-        """Return where a row is, counted from 0 in its split."""
-        for split, part in self.parts.items():
-            if row < len(part):
-                return f"{self.what}, row {row} of split {plain(split, 40)}"
-            row -= len(part)
-        raise IndexError(row)
-
-
-def _kind_of(image: NDArray[Any]) -> str:
-    return f"{'grey' if len(image) == 1 else 'colour'} ({image.dtype.itemsize * 8} bits)"
-
-
-def _same_lengths(array: Any) -> bool:
-    import pyarrow.compute as compute
-
-    least, most = compute.min_max(compute.list_value_length(array)).as_py().values()
-    return bool(least == most and most)

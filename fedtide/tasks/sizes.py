@@ -103,6 +103,12 @@ def normal(
     return sizes.astype(np.int64)
 
 
+def require_equal(what: str, sizes: NDArray[np.int64], num_examples: int) -> None:
+    """Raise a SettingsError, which begins with `what`, unless the sizes are the default ones."""
+    if not np.array_equal(sizes, equal(len(sizes), num_examples, np.random.default_rng(0))):
+        raise SettingsError(f"{what}; leave --sizes out")
+
+
 SIZES: dict[str, Callable[..., NDArray[np.int64]]] = {"equal": equal, "pareto": pareto, "normal": normal}
 """Size distributions by name: ``(num_clients, num_examples, rng, *, options)``."""
 

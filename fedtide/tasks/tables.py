@@ -256,7 +256,8 @@ class Tabular(DividedTask, Checked):
         train, owners = table.train, None
         if self.client:
             what = f"{self.file}: column {self.client!r} names the owners of training examples"
-            owners = Owners.named(what, *table.take("client", self.client).distinct(), train)
+            names, clients = table.take("client", self.client).distinct()
+            owners = Owners(what, clients[train], len(names), names)
         y, num_outputs, criterion = table.targets("target", self.target, self.kind)
         categories = [replace(c, is_category=True) for c in table.take_all("categories", self.categories)]
         hint = "; if {!r} is a category, name it in categories="
