@@ -30,8 +30,7 @@ import datasets, torch
 before, start = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
 data = Federation.of(Settings(task=sys.argv[1], num_clients=int(sys.argv[2]))).data
 seconds, after = time.process_time() - start, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-stored = getattr(data, "stored", data)
-held = sum(a.nbytes for a in (*stored.train, *stored.test))
+held = sum(a.nbytes for a in (*data.train, *data.test))
 print(f"| {seconds:.1f} | {held / 1e6:,.0f} | {(after - before) / 1e3:,.0f} |")
 """
 

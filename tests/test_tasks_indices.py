@@ -1,11 +1,15 @@
 """Partitions read from a file of indices."""
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import sim
 from fedtide.config import Settings
@@ -84,3 +88,28 @@ def test_what_else_is_refused(write: Callable[..., str], capsys: pytest.CaptureF
         with pytest.raises(SystemExit):
             sim.main(["--partition", partition, "--engine", "inline"])
         assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, Path.mkdir, lambda path: path.symlink_to("/dev/zero")])
+def test_what_is_not_a_file_is_refused_at_once(tmp_path: Path, make: Any) -> None:
+    make(tmp_path / "parts.json")
+    with pytest.raises(ValueError, match=r"parts\.json: [^\n]+$"):
+        read(str(tmp_path / "parts.json"))
+
+
+CONTENT = st.recursive(
+    st.none() | st.booleans() | st.integers(-(10**30), 10**30) | st.floats() | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=2), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(CONTENT)
+def test_any_json(tmp_path: Path, content: Any) -> None:
+    path = tmp_path / "parts.json"
+    path.write_text(json.dumps(content))
+    try:
+        assert len(read(str(path), 2)) == 2
+    except ValueError as error:
+        assert len(str(error).splitlines()) == 1  # noqa: PT017
+        assert str(path) in str(error)  # noqa: PT017

@@ -1,6 +1,7 @@
 """CSV files: what becomes a feature, whose example it is, and what is refused, by line and column."""
 
 import csv
+import os
 import re
 import warnings
 from pathlib import Path
@@ -16,6 +17,7 @@ from fedtide.config import Settings
 from fedtide.federation import Federation
 from fedtide.tasks import FederatedData, SquaredError
 
+CSV = b"who,x,y\na,1,0\nb,2,1\na,3,1\nb,4,0\na,5,0\nb,6,1\n"
 MANY = "x,y\n" + "".join(f"{k},{k / 7}\n" for k in range(2000))
 ROWS = """id,city,size,floor,price
 a,Rome,10,1,100
@@ -109,12 +111,51 @@ def test_the_test_set_does_not_depend_on_the_seed(load: Any) -> None:
         ),
         ("target=price,client=city,drop=id", ROWS, "of 3 clients; set num-clients to 3"),
         ("target=y", MANY, "2000 different values; if it has"),
+        ("target=y", b"", "no rows below the header"),
+        ("target=y", CSV + b"\n" * 1_000_000 + b"1", "line 1000008: 1 values for 3 columns"),
+        ("target=y", b"x" * 1_000_000, "field larger than field limit"),
+        ("target=y", b"x," * 200_000 + b"y\n1,2\n", "line 1: two columns are named 'x'"),
+        ("target=y,drop=who", CSV.replace(b"3", b"\0"), "is not a finite number"),
+        ("target=y,drop=who", CSV.replace(b"3", b"1e400"), "'1e400' is not a finite number"),
     ],
 )
 def test_errors_say_where(load: Any, options: str, text: str | bytes, says: str) -> None:
     with pytest.raises(ValueError, match=re.escape(says)) as caught:
         load(options, text, partition="" if "client=" in options else "iid")
+    assert "homes.csv: " in str(caught.value)
     assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 1000
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, Path.mkdir, lambda path: path.symlink_to("/dev/zero")])
+def test_what_is_not_a_file_is_refused_at_once(tmp_path: Path, make: Any) -> None:
+    make(tmp_path / "data.csv")
+    with pytest.raises(ValueError, match=r"data\.csv: [^\n]+$"):
+        Federation.of(Settings(task=f"csv:file={tmp_path}/data.csv,target=y")).data
+
+
+@given(data=st.data())
+def test_damaged_tables(load: Any, data: st.DataObject) -> None:
+    content = bytearray(CSV)
+    for _ in range(data.draw(st.integers(1, 3))):
+        at = data.draw(st.integers(0, len(content)))
+        content[at : at + data.draw(st.integers(0, 3))] = data.draw(st.binary(max_size=3))
+    try:
+        load("target=y,categories=who", bytes(content))
+    except ValueError as error:
+        assert len(str(error).splitlines()) == 1  # noqa: PT017
+
+
+def test_numbers_of_a_table_take_no_memory_by_their_size(load: Any, monkeypatch: Any) -> None:
+    """A client or a class is one, whatever its number; categories and features are limited."""
+    large = CSV.replace(b"a,", b"1000000000000,").replace(b",1\n", b",999999999\n")
+    assert load("target=y,client=who", large, partition="").num_outputs == 2
+    many = "c,x,y\n" + "".join(f"v{k},{k},{k % 2}\n" for k in range(1500))
+    with pytest.raises(ValueError, match="column 'c' has 1500 different values; a category has at most 1000"):
+        load("target=y,categories=c", many)
+    monkeypatch.setattr("fedtide.tasks.tables.MAX_NUMBERS", 1000)
+    with pytest.raises(ValueError, match="1,500 numbers, more than 1,000"):
+        load("target=y,drop=c", many)
 
 
 NUMBERS = st.floats(-1e6, 1e6, allow_subnormal=False).map(lambda x: round(x, 3))

@@ -168,10 +168,7 @@ class Hub(Checked):
                 f"task hf: splits {self.split} and {test} of {self.name} have different columns"
             )
         what = f"task hf: {self.name}"
-        columns = {}
-        for name in first.features:
-            alone = {split: part.select_columns([name]) for split, part in parts.items()}
-            columns[name] = HubColumn(f"{what}: column {name!r}", alone)
+        columns = {name: HubColumn(f"{what}: column {name!r}", name, parts) for name in first.features}
         train = np.arange(count + len(parts[test])) < count if test else ~test_rows(count)
         return Table(what, columns, train)
 

@@ -22,16 +22,16 @@ TEXTS = ("string", "large_string")
 
 @dataclass(frozen=True)
 class HubColumn(Column):
-    """A column, of the training and then of the test split; `parts` are the splits with it alone, by name."""
+    """A column, of the training and then of the test split, given by name."""
 
     what: str
-    parts: Mapping[str, Dataset]
+    name: str
+    splits: Mapping[str, Dataset]
 
     @property
     def feature(self) -> Any:
         """Its type: a feature of Hugging Face's."""
-        (feature,) = next(iter(self.parts.values())).features.values()
-        return feature
+        return next(iter(self.splits.values())).features[self.name]
 
     @property
     def kind(self) -> str:
@@ -98,7 +98,7 @@ class HubColumn(Column):
         """
         if type(self.feature).__name__ != "Image":
             raise SettingsError(f"{self.what} has {self.kind}, not images; cast it to datasets.Image()")
-        count = sum(map(len, self.parts.values()))
+        count = sum(map(len, self.splits.values()))
         images: NDArray[np.unsignedinteger] = np.empty(0, np.uint8)
         for row, image in enumerate(self._images()):
             try:
@@ -124,9 +124,9 @@ class HubColumn(Column):
     def _images(self) -> Iterator[Any]:
         """Yield the images as Pillow opens them."""
         row = 0
-        for part in self.parts.values():
-            decoded = iter(part)
-            for _ in range(len(part)):
+        for split in self.splits.values():
+            decoded = iter(split.select_columns([self.name]))
+            for _ in range(len(split)):
                 try:
                     (image,) = next(decoded).values()
                 except Exception as error:  # whatever Pillow raises at a damaged file
@@ -141,7 +141,8 @@ class HubColumn(Column):
         """Return the values as one array of Arrow, none of which is missing."""
         import pyarrow
 
-        tables = [part.with_format("arrow")[:] for part in self.parts.values()]
+        parts = [split.select_columns([self.name]) for split in self.splits.values()]
+        tables = [part.with_format("arrow")[:] for part in parts]
         array = pyarrow.chunked_array([chunk for table in tables for chunk in table.column(0).chunks])
         array = array.combine_chunks()
         if array.null_count:
@@ -155,10 +156,10 @@ class HubColumn(Column):
 
     def _row(self, row: int) -> str:
         """Return where a row is, counted from 0 in its split."""
-        for split, part in self.parts.items():
-            if row < len(part):
-                return f"{self.what}, row {row} of split {plain(split, 40)}"
-            row -= len(part)
+        for name, split in self.splits.items():
+            if row < len(split):
+                return f"{self.what}, row {row} of split {plain(name, 40)}"
+            row -= len(split)
         raise IndexError(row)
 
 
