@@ -103,11 +103,11 @@ class ReplyReader:
             found = [roster.find(name) for name in table.names]
             table.reported["client"] = [-1 if client is None else client for client in found]
         clients = table.reported["client"]
-        tasks = {k: self.tasks.of(client, server_round) for k, client in enumerate(clients.tolist())}
-        for k in [k for k, task in tasks.items() if task is None]:
+        tasks = [self.tasks.of(client, server_round) for client in clients.tolist()]
+        for k in [k for k, task in enumerate(tasks) if task is None]:
             report.reject(table.name(k), NOT_ASKED)
-        asked = np.array([k for k, task in tasks.items() if task is not None], np.intp)
-        order = asked[np.argsort(clients[asked], kind="stable")]
+        order = np.argsort(clients, kind="stable")
+        order = order[[tasks[k] is not None for k in order.tolist()]]
         sent = [task for k in order.tolist() if (task := tasks[k]) is not None]
         table = table.chosen(order)
         verdict, rows = Verdict(table), table.reported.copy()
@@ -135,8 +135,8 @@ class ReplyReader:
             planned=planned[counted],
             sent=[sent[k] for k in kept],
             order=order[counted],
-            vectors=vectors.chosen(kept),
-            origins=[self._origin(sent[k]) for k in kept],
+            vectors=vectors if verdict.counts.all() else vectors.chosen(kept),
+            origins=self._origins([sent[k] for k in kept]),
             buffers=[buffers[k] for k in kept],
             extra=[extra[k] for k in kept],
             size=self.method.layout.size,
@@ -144,12 +144,9 @@ class ReplyReader:
         )
         for position, factor in factors.items():
             replies.scale(position, factor)
-        lags = zip(replies.clients.tolist(), replies.sent, replies.lag.tolist(), strict=True)
-        report.late += [
-            {"client": client, "task": task.round, "lag": lag}
-            for client, task, lag in lags
-            if task.round != server_round
-        ]
+        for k in np.flatnonzero(replies.reported["round"] != server_round).tolist():
+            client, task = int(replies.clients[k]), replies.sent[k]
+            report.late.append({"client": client, "task": task.round, "lag": int(replies.lag[k])})
         return replies
 
     def _hear_departures(self, clients: NDArray[np.intp], table: ReplyTable, sent: Sequence[Sent]) -> None:
@@ -237,7 +234,8 @@ class ReplyReader:
             except ValueError as reason:
                 verdict.refuse(k, reason)
                 continue
-            norms[k] = norm(found[k] - self._origin(sent[k]))
+            (origin,) = self._origins([sent[k]])
+            norms[k] = norm(found[k] - origin)
             let_go(found[k])
         return ReplyVectors(found), buffers, extra
 
@@ -291,9 +289,11 @@ class ReplyReader:
                 planned[k] = task.local_steps
         return planned
 
-    def _origin(self, sent: Sent) -> FloatVector:
-        """What a client's update is counted from: nothing, if it sends the update itself."""
-        return sent.weights.weights if self._rule.sends == "weights" else self._nothing
+    def _origins(self, sent: Sequence[Sent]) -> list[FloatVector]:
+        """What clients' updates are counted from: nothing, if they send the updates themselves."""
+        if self._rule.sends == "weights":
+            return [task.weights.weights for task in sent]
+        return [self._nothing] * len(sent)
 
     @cached_property
     def _nothing(self) -> FloatVector:
