@@ -75,9 +75,9 @@ class PartitionedData:
     The partition is stored as one index array with offsets, so that a client costs only a few numbers.
     The rows of client k are ``order[offsets[k]:offsets[k + 1]]``, its held-out examples last.
 
-    With `derive`, `train` holds a shorter form of the examples, such as the places where sequences begin in
-    a text; `derive` makes examples of it, row by row, whenever they are used. `vocabulary` is the number of
-    different words or characters of texts; 0: inputs are vectors.
+    With `derive`, `train` stores the examples in a shorter form, such as the positions of sequences in a
+    text, and `derive` makes examples of these rows whenever they are used. `vocabulary` is the number of
+    different words or characters in texts; 0: inputs are vectors.
     """
 
     train: Examples

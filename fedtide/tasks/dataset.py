@@ -1,4 +1,4 @@
-"""Tasks: data sets, and how the clients come to have their examples of them."""
+"""Tasks: data sets that are divided among clients, by a partition or by the owners of the examples."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class TaskSource(Protocol):
 class Owners:
     """The owner of each training example, shape (n,), one of `count` clients; and their names, if any.
 
-    `what` says in messages where they come from. A client may own test examples alone.
+    `what` begins messages and says where the owners are named. A client may own no training examples.
     """
 
     what: str
@@ -100,7 +100,7 @@ class Dataset:
     augmentation
         Random changes of training images.
     owners
-        The owners of the training examples, if these belong to clients.
+        The owners of the training examples; None: a partition divides them.
 
     Raises
     ------
@@ -212,13 +212,13 @@ def divided(
 
 
 def rows_of(clients: NDArray[np.integer], count: int) -> Partition:
-    """Return the rows of each of so many clients, given the client of each row."""
+    """Return the rows of each of `count` clients, given the client of each row."""
     ends = np.cumsum(np.bincount(clients, minlength=count))
     return np.split(np.argsort(clients, kind="stable"), ends[:-1])
 
 
 def default_partition(owned: bool, classes: bool) -> str | None:
-    """Return the default partition of examples that have owners or not, and classes or numbers to predict."""
+    """Return the default partition: None for examples with owners, else one that suits the targets."""
     return None if owned else "dirichlet:alpha=0.5" if classes else "iid"
 
 

@@ -51,7 +51,7 @@ class Pixels:
 
     @property
     def black(self) -> tuple[float, ...]:
-        """What a pixel of 0 becomes, in each channel."""
+        """A pixel of 0, standardised, in each channel."""
         return tuple(-m / s for m, s in zip(self.mean, self.std, strict=True))
 
     def __call__(self, stored: Examples) -> Examples:

@@ -1,4 +1,4 @@
-"""Tables: which columns are inputs, which one is predicted, and whose a row is; and those of CSV files."""
+"""Tables: their columns as inputs, targets and owners; and the task of a CSV file."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ C = TypeVar("C", bound="Column")
 
 
 class Column(ABC):
-    """A column without missing values; what has none raises SettingsError when it is read.
+    """A column, from which values are read; SettingsError: one is missing or of another kind.
 
     Attributes
     ----------
     what
-        How messages about it begin.
+        The beginning of messages about it.
     is_category
-        Whether it becomes a feature of 0 or 1 for each of its values; otherwise it holds numbers.
+        Whether it becomes a feature of 0 or 1 for each of its values; otherwise its numbers are features.
     """
 
     what: str
@@ -66,7 +66,7 @@ class Column(ABC):
         return found.astype(np.int64), len(values)
 
     def indicators(self) -> NDArray[np.bool_]:
-        """Return for each row which of the values it has, shape (n, values)."""
+        """Return whether each row has each of the different values, shape (n, values)."""
         values, found = self.distinct()
         if len(values) > MAX_CLASSES:
             most = f"a category has at most {MAX_CLASSES}"
@@ -81,11 +81,11 @@ class Table(Generic[C]):
     Parameters
     ----------
     what
-        How messages about it begin.
+        The beginning of messages about it.
     columns
         By name.
     train
-        Which of the rows are training examples.
+        Whether each row is a training example, shape (n,).
     """
 
     def __init__(self, what: str, columns: Mapping[str, C], train: NDArray[np.bool_]) -> None:
@@ -113,7 +113,7 @@ class Table(Generic[C]):
         return numbers[:, 0].astype(np.float32), 1, SquaredError(unit=float(deviation[0]))
 
     def features(self, columns: Sequence[C]) -> NDArray[np.float32]:
-        """Return the features in these columns: standardised numbers, and a 0 or 1 for each category."""
+        """Return the features of columns: standardised numbers, and 0 or 1 for each value of a category."""
         parts: list[NDArray[Any]] = []
         for column in columns:
             if column.is_category:
@@ -129,7 +129,7 @@ class Table(Generic[C]):
         return np.hstack(parts, dtype=np.float32)
 
     def _standardised(self, column: C) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return numbers with mean 0 and deviation 1 over the training examples, and these deviations before.
+        """Return numbers with mean 0 and deviation 1 over the training examples, and their deviations before.
 
         Numbers that are all the same become 0.
         """
@@ -143,7 +143,7 @@ class Table(Generic[C]):
 
 @dataclass(frozen=True)
 class TextColumn(Column):
-    """A column of a CSV file: a text for each row. `hint` ends the message about one that is not a number."""
+    """A column of a CSV file, a text for each row. `hint` ends the message about one that is not a number."""
 
     path: Path
     name: str

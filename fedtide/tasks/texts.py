@@ -43,10 +43,10 @@ LABELS = {"0": 0, "4": 1}
 
 @dataclass(frozen=True)
 class Tokens:
-    """The first `length` words, in lower case, or characters of each text.
+    """Texts as their first `length` words, in lower case, or characters.
 
-    `found` are those of all texts, one text after the other, as positions in `names`; `lengths` says how many
-    each text has, shape (n,).
+    `found` holds the tokens of one text after the other, as positions in `names`, and `lengths` the number of
+    tokens in each text, shape (n,).
     """
 
     found: NDArray[np.intp]
@@ -79,17 +79,16 @@ class Tokens:
         return cls(position[codes], lengths, names, length)
 
     def frequent(self, train: NDArray[np.bool_], vocabulary: int) -> list[int]:
-        """Return the positions in `names` of the tokens that have a number of their own.
+        """Return the most frequent tokens of the training texts, as positions in `names`.
 
-        They are the most frequent ones of the training texts; with the padding and the one number of all
-        others, there are at most `vocabulary` numbers.
+        They are at most `vocabulary` - 2: two numbers stand for padding and for all other tokens.
         """
         counts = np.bincount(self.found[np.repeat(train, self.lengths)], minlength=len(self.names))
         most = sorted(np.flatnonzero(counts).tolist(), key=lambda token: (-counts[token], self.names[token]))
         return most[: max(0, vocabulary - FIRST)]
 
     def numbered(self, known: list[int]) -> NDArray[np.signedinteger]:
-        """Return the numbers of each text's tokens, shape (n, length), after the padding of shorter texts."""
+        """Return each text as numbers of the known tokens, shape (n, length), padded at the front."""
         dtype = np.int16 if len(known) < 2**15 - FIRST else np.int32
         numbers = np.full(len(self.names), UNKNOWN, dtype)
         numbers[known] = np.arange(len(known)) + FIRST
