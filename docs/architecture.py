@@ -9,6 +9,7 @@ PICTURE = Path(__file__).parent / "images" / "architecture.svg"
 WIDTH, HEIGHT, GAP = 720, 38, 8
 
 CONTENTS = {
+    "testing": "rounds without an engine, and the contract of every method",
     "cli": "command line: flags, lists, rehearsals",
     "api": "run, compare and load, for Python",
     "client": "the clients' part of the methods, in the training loop of any app",

@@ -1,8 +1,11 @@
 """docs/extending.md: its files and its commands, as they stand on the page."""
 
 import json
+import os
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -41,10 +44,22 @@ def page(own: Folder) -> Folder:
 
 def test_the_page_shows_every_kind_of_part() -> None:
     names = ("methods", "private", "model", "fine_tuning", "traces", "split", "data", "text", "selection")
-    assert {*FILES} == {f"my_{name}.py" for name in names}
+    assert {*FILES} == {"test_my_methods.py", *(f"my_{name}.py" for name in names)}
     named = " ".join(COMMANDS)
     for flag in ("strategy", "model", "trace", "partition", "sizes", "task", "select"):
         assert re.search(rf"--{flag} my_", named)
+
+
+def test_the_method_of_the_page_passes_its_own_test(page: Folder) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_my_methods.py"],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(page.path), str(Path(sim.__file__).parent)])},
+        cwd=page.path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "1 passed" in done.stdout, done.stdout
 
 
 @pytest.mark.parametrize("command", COMMANDS)
