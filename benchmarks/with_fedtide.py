@@ -19,9 +19,9 @@ from fedtide.plan import Plan
 class TimedFolder(RunFolder):
     """A run folder that times the rounds by their records, and ends the run after enough of them."""
 
-    def __init__(self, settings: Settings, clock: Clock) -> None:
-        super().__init__(settings)
-        self.clock, self.expected = clock, settings.round_ends or settings.clients_per_round
+    def __init__(self, plan: Plan, clock: Clock) -> None:
+        super().__init__(plan)
+        self.clock, self.expected = clock, plan.settings.round_ends or plan.settings.clients_per_round
         self.ended, self.carried = 0, network_bytes()  # rounds, and bytes when the first had ended
 
     def round(self, record: dict[str, Any]) -> None:
@@ -46,7 +46,7 @@ def run(job: Job, clock: Clock) -> None:
     """Run the job's `settings`."""
     settings = Settings.from_mapping({**job["settings"], "run-dir": job["scratch"]}, "benchmark")
     experiment = prepare(Plan.of(settings))
-    folder = TimedFolder(settings, clock)
+    folder = TimedFolder(experiment.plan, clock)
     transport = virtual_transport(experiment)
     ended = drive(experiment, transport, folder, Console(quiet=True))
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # in KiB on Linux
