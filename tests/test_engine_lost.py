@@ -19,6 +19,7 @@ from pathlib import Path
 from fedtide.config import Settings
 from fedtide.engine.observers import Observer
 from fedtide.engine.run import simulate
+from fedtide.plan import Plan
 
 def kill():
     for entry in Path("/proc").iterdir():
