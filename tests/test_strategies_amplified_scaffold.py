@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 from fakes import M, N, Rounds, delta, make
 
+from fedtide.ground.specs import bind
 from strategies.parts.layering import layers_of
+from strategies.parts.server_optimizers import SERVER_OPTIMIZERS
 
 
 def weights_of(name: str, **options: Any) -> np.ndarray:
@@ -47,7 +49,11 @@ def test_a_discarded_update_is_not_amplified_later() -> None:
 
 def test_the_change_of_a_period_is_that_of_the_model_whatever_layers_make_of_it() -> None:
     """With a server rate of 1/2, P = 2 and gamma = 2, four updates of 1 move w by 2 (1 + 1) / 2 twice."""
-    options = {"period": 2, "gamma": 2.0, "layers": layers_of("sgd:rate=0.5", "")}
+    options = {
+        "period": 2,
+        "gamma": 2.0,
+        "layers": layers_of(bind("server-opt", SERVER_OPTIMIZERS, "sgd:rate=0.5"), ""),
+    }
     rounds = Rounds(make("amplified-scaffold", **options))
     start = rounds.strategy.weights.copy()
     for _ in range(4):

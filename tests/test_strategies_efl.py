@@ -217,7 +217,8 @@ def test_flower_client_sends_the_same_bytes() -> None:
     context = Context(0, 0, {"partition-id": 2}, RecordDict(), known)
     for _ in range(2):
         instruction = rounds.ask([2])[2]
-        ((_, expected),), _ = inline.fit(rounds.number, [(inline.proxy(2), instruction)], None)
+        table, _ = inline.fit(rounds.number, [(inline.proxy(2), instruction)], None)
+        expected = table.result(0)
         reply = client_fn(context).fit(instruction)
         assert [a.dtype.name for a in parameters_to_ndarrays(reply.parameters)] == ["uint8", *["float32"] * 2]
         assert reply.parameters.tensors == expected.parameters.tensors
