@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from traces import TRACES
@@ -114,6 +114,9 @@ def test_the_recording_begins_at_the_first_start(log):
 
 
 @settings(max_examples=60)
+@example(  # no whole number of microseconds
+    start=0.0, length=1.0, round_seconds=0.33203125, begin=0.0, pause=False, other=1.0, rounds=[1]
+)
 @given(
     start=st.floats(0, 2e9),
     length=st.floats(1e-3, 1e7),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from copy import copy
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -103,10 +104,10 @@ class TimedTrace(SeededTrace):
 
     # What a subclass says
 
-    @cached_property
+    @property
+    @abstractmethod
     def sessions(self) -> Sessions:
         """Who is online when."""
-        raise NotImplementedError
 
     @property
     def start(self) -> int:
@@ -232,7 +233,7 @@ class TimedTrace(SeededTrace):
     @cached_property
     def _own(self) -> NDArray[np.float64]:
         """Each client's speed where none is recorded, shape (N,)."""
-        median = self.speed or self.local_steps / (self.deadline or self.round_seconds)
+        median = self.speed or self.local_steps / (max(self._time, 1) / SECOND)  # just what the round allows
         return median * np.exp(self.spread * self.rng("clock-speed", 0).standard_normal(self.num_clients))
 
     def _completion(
