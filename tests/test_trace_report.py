@@ -235,6 +235,14 @@ def test_the_command_prints_a_summary_and_writes_a_page(tmp_path, capsys):
     assert "Virtual time" in text
 
 
+def test_rates_by_labels_are_those_of_the_data(tmp_path, capsys):
+    spec = "labels:dynamics=markov,floor=0.1"
+    assert call(tmp_path, "--show-trace", spec, "--partition=dirichlet:alpha=1", "--json") == 0
+    trace = Federation.of(Settings(trace=spec, num_clients=10, partition="dirichlet:alpha=1")).trace
+    shown = json.loads(capsys.readouterr().out)["online"]
+    assert shown == pytest.approx([trace.round(t).online.mean() for t in range(1, 21)])
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
@@ -258,6 +266,7 @@ def test_the_summary_gives_the_source_of_the_shares(tmp_path, capsys, arguments,
         (["--show-trace=always", "--local-steps=0"], "local-steps is 0; it must be at least 1"),
         (["--show-trace=always", "--departures=10=3"], "client 10 does not exist"),
         (["--show-trace=always", "--run-dir=pyproject.toml/x"], "run-dir pyproject.toml/x: "),
+        (["--show-trace=labels", "--num-clients=5000"], "5000 clients for 1438 examples"),
     ],
 )
 def test_errors_are_one_line(tmp_path, capsys, arguments, says):

@@ -1,31 +1,218 @@
-"""The virtual clock: examples by hand, comparisons with brute force, and invalid input."""
+"""The virtual clock, in rounds and in event time: golden timelines, examples by hand, and refusals."""
 
 import json
 
 import numpy as np
 import pytest
+from golden_cases import cases
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from traces import TRACES
+from fedtide.config import Settings
+from fedtide.federation import Federation
+from traces import TRACES, Combined, Membership
+from traces.base import NEVER, in_seconds, microseconds
+from traces.compose import timeline
 from traces.recorded.device_log import Recorded
 
 HEADER = "client,start,end,steps_per_second,up_bytes_per_second\n"
 
 
+def micro(seconds):
+    return round(seconds * 1e6)
+
+
 @pytest.fixture
-def log(tmp_path):
+def log(write):
     """Return a function that writes a device log and makes its trace."""
 
-    def make(text: str, num_clients: int = 4, **options) -> Recorded:
-        file = tmp_path / "log.csv"
-        file.write_text(text)
-        return Recorded(num_clients, 0, file=str(file), **options)
+    def make(text, num_clients=4, **options):
+        return Recorded(num_clients, 0, file=write(text, "log.csv"), **options)
 
     return make
 
 
-# Four clients, three rounds of 100 s, E = 10:
+# Golden timelines
+
+
+def recorded(log, case, opts):
+    """The log of a golden case, with the options of a variant."""
+    found = {"upload": 0.0, "cycle": None, "interrupt": "stop", "deadline": 0.0, "partial": True}
+    found |= case | opts
+    lines = []
+    for client, start, end, *own in found["sessions"]:
+        usual = [x[client] if isinstance(x, list) else x for x in (found["speed"], found["upload"])]
+        speed, upload = [*own, *usual[len(own) :]]
+        lines.append(f"{client},{start!r},{end!r},{speed!r},{1 / upload if upload else ''}\n")
+    clock = {"deadline": found["deadline"], "partial": found["partial"], "on_interrupt": found["interrupt"]}
+    clock |= {"repeat": found["cycle"] is not None, "local_steps": found["E"], "upload_bytes": 1.0}
+    return log(HEADER + "".join(lines), 1 + max(session[0] for session in found["sessions"]), **clock)
+
+
+def membership(case, num_clients):
+    """Its events; who departs and comes back, which no trace does, stays away."""
+    when = {"arrive": {}, "depart": {}}
+    for event in case.get("events", []):
+        at = event["round"] if "round" in event else float(event["second"])
+        when[event["type"]].setdefault(event["cid"], at)
+    founders = case.get("initial_members", range(num_clients))
+    arrivals = {client: at for client, at in when["arrive"].items() if client not in founders}
+    return Membership(num_clients, arrivals, when["depart"])
+
+
+def pytest_generate_tests(metafunc):
+    if "golden" in metafunc.fixturenames:
+        found = [(case, name) for _, case in cases(metafunc.config) for name in case.get("timelines", ())]
+        metafunc.parametrize("golden", found, ids=[f"{case['id']}-{name}" for case, name in found])
+
+
+def test_golden_timelines(golden, log):
+    """Who can be asked at the begin of a round, which is a reply or somebody's coming, and how tasks end."""
+    case, name = golden
+    rounds, opts = case["timelines"][name], case["variants"][name]["opts"]
+    clock = recorded(log, case, opts)
+    seen = timeline(Combined(clock, membership(case, clock.num_clients)))
+    ends = {}  # moment and completion by client and round of the task
+    for r in rounds:
+        ends |= {(k, task): (moment, s / case["E"]) for k, task, _, s, moment in r["arrived"]}
+        ends |= {(k, task): (moment, 1.0 * (why == "lost")) for k, task, why, moment in r["failed"]}
+    at_work = {}  # until when
+    returns = [e["round"] for e in case.get("events", []) if e["type"] == "arrive" and "round" in e]
+    now = 0.0
+    for t, r in enumerate(rounds, start=1):
+        begin, end = seen.membership.window(t)
+        if not at_work:
+            moments = clock.next_online(np.maximum(begin, micro(now)))
+            now = moments[moments < end].min() / 1e6
+        assert r["begin"] == now
+        free = clock.is_online(micro(now)) & ~np.isin(np.arange(clock.num_clients), [*at_work])
+        if t < min(returns, default=np.inf):
+            free &= (begin <= micro(now)) & (micro(now) < end)
+            limit = opts.get("C", case["C"]) or clock.num_clients
+            assert len(r["selected"]) <= min(free.sum(), limit - len(at_work))
+            assert len(r["selected"]) == free.sum() or limit < clock.num_clients
+        clients = np.array(r["selected"], np.intp)[::-1]
+        assert free[clients].all()
+        moments, completions = clock.tasks(micro(now), t, clients)
+        moments = moments / 1e6
+        at_work |= zip(clients.tolist(), moments.tolist(), strict=True)
+        for k, *found in zip(clients.tolist(), moments.tolist(), completions.tolist(), strict=True):
+            if (k, t) in ends:
+                assert found == [*ends[k, t]]
+            else:
+                assert found[0] > rounds[-1]["end"] or any([k, t] in x.get("cancelled", []) for x in rounds)
+        now = r["end"]
+        cancelled = {k for k, _ in r.get("cancelled", [])}
+        at_work = {k: until for k, until in at_work.items() if until > now and k not in cancelled}
+
+
+# In event time, E = 10. Client 0 leaves after 4 s and is back at 6 s, at 2 steps per second; 1 comes at 3 s.
+TIMES = HEADER + "0,0,4,2,\n0,6,100,2,\n1,3,5.25,4,100\n1,50,60,2,50\n"
+PAUSE = {"on_interrupt": "pause"}
+OF_THE_DOCS = HEADER + "0,0,3.1,1,\n0,9,50,1,\n"
+FOUR = {"local_steps": 4}
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "now", "moments", "completions", "leave"),
+    [
+        # 10 steps take 5 s. It leaves after 4 s with 8 steps.
+        (TIMES, {}, 0.0, [4.0], [0.8], [4.0]),
+        # With pauses, the fifth second ends at 7 s.
+        (TIMES, PAUSE, 0.0, [7.0], [1.0], [4.0]),
+        (TIMES, PAUSE | {"deadline": 5.0}, 0.0, [5.0], [0.8], [4.0]),
+        (TIMES, PAUSE | {"deadline": 6.5}, 0.0, [6.5], [0.9], [4.0]),
+        (TIMES, {"deadline": 3.25}, 0.0, [3.25], [0.6], [4.0]),
+        (TIMES, {"deadline": 700.0}, 0.0, [4.0], [0.8], [4.0]),  # round-seconds is 600
+        (TIMES, {"partial": False}, 0.0, [4.0], [0.0], [4.0]),
+        # 0.4 s are no step: it drops out as it leaves.
+        (TIMES, {}, 3.6, [4.0, 5.25], [0.0, 0.6], [0.4, 1.65]),
+        # Client 1 needs 2.5 s; the upload of 50 bytes, at the rate of the session, is the last half second.
+        (TIMES, {"upload_bytes": 50.0}, 3.0, [4.0, 5.25], [0.2, 0.7], [1.0, 2.25]),
+        (TIMES, PAUSE | {"upload_bytes": 50.0}, 3.0, [10.0, 50.75], [1.0, 1.0], [1.0, 2.25]),
+        # After 3 s of its session, there are 7 s for 5 s of work and 1 s of upload.
+        (TIMES, {"upload_bytes": 50.0}, 53.0, [58.0, 59.0], [1.0, 1.0], [47.0, 7.0]),
+        (TIMES, {"begin": 3.0}, 0.0, [1.0, 2.25], [0.2, 0.9], [1.0, 2.25]),
+        (TIMES, {"cost": 2.0}, 0.0, [4.0], [0.4], [4.0]),
+        # There is no more time after 100 s: they never finish, and are free when their last sessions end.
+        (TIMES, PAUSE | {"cost": 20.0}, 52.0, [100.0, 60.0], [0.0, 0.0], [48.0, 8.0]),
+        (TIMES, PAUSE | {"cost": 20.0, "deadline": 60.0}, 52.0, [112.0] * 2, [0.4, 0.0], [48.0, 8.0]),
+        (OF_THE_DOCS, FOUR, 0.0, [3.1], [0.75], [3.1]),
+        (OF_THE_DOCS, FOUR | PAUSE, 0.0, [9.9], [1.0], [3.1]),
+        (OF_THE_DOCS, FOUR | PAUSE | {"deadline": 6.0}, 0.0, [6.0], [0.75], [3.1]),
+        (OF_THE_DOCS, FOUR, 2.5, [3.1], [0.0], [0.6]),
+    ],
+)
+def test_tasks_by_hand(log, text, options, now, moments, completions, leave):
+    seen = log(text, 3, repeat=False, **options)
+    clients = np.flatnonzero(seen.is_online(micro(now)))
+    assert clients.tolist() == [*range(len(moments))]
+    found = seen.tasks(micro(now), 1, clients)
+    assert found.moment.tolist() == [*map(micro, moments)]
+    assert found.completion.tolist() == completions
+    assert seen.leave(micro(now), clients).tolist() == [micro(now) + micro(stay) for stay in leave]
+
+
+def test_the_next_time_online_by_hand(log):
+    once, again = (log(TIMES, 3, repeat=repeat) for repeat in (False, True))
+
+    def found(trace, *begin):
+        return in_seconds(trace.next_online(microseconds(begin))).tolist()
+
+    for now, expected in (
+        (0.0, [0.0, 3.0, np.inf]),
+        (4.0, [6.0, 4.0, np.inf]),
+        (5.25, [6.0, 50.0, np.inf]),
+        (99.0, [99.0, np.inf, np.inf]),
+        (100.0, [np.inf, np.inf, np.inf]),
+    ):
+        assert found(once, now, now, now) == expected
+    assert found(again, 104.0, 99.0, 0.0) == [106.0, 103.0, np.inf]
+    assert found(again, np.inf, 205.0, 5.0) == [np.inf, 205.0, np.inf]
+
+
+@pytest.mark.parametrize("repeat", [True, False])
+@pytest.mark.parametrize("third", [1, 2])
+def test_time_goes_on(log, third, repeat):
+    """Whoever leaves between two microseconds is not there at the moment that its task has ended."""
+    seen = log(HEADER + f"0,0,{third / 3!r},1,\n1,0,1.1,1,\n", 2, repeat=repeat)
+    now, ends = 0, []
+    for t in range(1, 30):
+        now = int(seen.next_online(np.array([now, NEVER]))[0])
+        if now == NEVER:
+            break
+        assert seen.is_online(now)[0]
+        (now,), (completion,) = seen.tasks(now, t, np.array([0]))
+        assert completion == 0
+        ends.append(now)
+    assert ends == [micro(third / 3) + 1_100_000 * cycle for cycle in range(29 if repeat else 1)]
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda phones: TRACES["bernoulli"](5, 0), "bernoulli is defined by rounds.* take one of phones"),
+        (lambda phones: Combined(phones(), TRACES["pools"](5, 0)), "pools is defined by rounds"),
+        (lambda phones: Combined(phones(), TRACES["late"](5, 0)), "leave late out"),
+        (lambda phones: phones(late=True), "leave late out"),
+        (lambda phones: TRACES["lost"](5, 0), "here is none: take one of phones, recorded"),
+        (lambda phones: Membership(5, {}, {}), "here is none"),
+    ],
+)
+def test_what_has_no_event_time_is_refused(make, says):
+    with pytest.raises(ValueError, match=says) as refusal:
+        timeline(make(lambda **options: TRACES["phones"](5, 0, **options)))
+    assert "\n" not in str(refusal.value)
+
+
+def test_a_deadline_beyond_the_round_is_refused_in_rounds_only():
+    phones = TRACES["phones"](5, 0, deadline=700.0)
+    assert timeline(phones).availability(1, 0).online.shape == (5,)
+    with pytest.raises(ValueError, match="deadline is 700; it must be at most round-seconds, 600"):
+        phones.round(1)
+
+
+# In rounds. Four clients, three rounds of 100 s, E = 10:
 #   0  online throughout, 0.1 steps per second: all 10 steps in 100 s, in every round.
 #   1  leaves during round 1 and is back 20 s later; 0.2 steps per second.
 #        stop:  0..40 s are 8 steps. Round 2: 100..200 s would be 20 steps, 10 are planned; likewise round 3.
@@ -34,11 +221,11 @@ def log(tmp_path):
 #        second: 1.5 steps, of which 1 is finished.
 #   3  online from 200 s to 215 s; the upload of 1000 bytes at 100 per second takes 10 s; the remaining 5 s
 #        at 0.1 steps per second are half a step: it drops out in round 3.
-BY_HAND = HEADER + ("0,0,300,0.1,\n1,0,40,0.2,\n1,60,300,0.2,\n2,50,130,0.05,\n3,200,215,0.1,100\n")
+BY_HAND = HEADER + "0,0,300,0.1,\n1,0,40,0.2,\n1,60,300,0.2,\n2,50,130,0.05,\n3,200,215,0.1,100\n"
 
 
 @pytest.mark.parametrize(("on_interrupt", "second"), [("stop", 0.8), ("pause", 1.0)])
-def test_by_hand(log, on_interrupt, second):
+def test_rounds_by_hand(log, on_interrupt, second):
     trace = log(BY_HAND, round_seconds=100.0, on_interrupt=on_interrupt, upload_bytes=1000.0)
     rounds = [trace.round(t) for t in (1, 2, 3)]
     assert [r.online.tolist() for r in rounds] == [
@@ -77,7 +264,12 @@ def test_completions_by_hand(log, text, options, completion):
     assert first.online[:2].all()
 
 
-def test_late_replies(log):
+def test_a_session_of_zero_seconds_is_none(log):
+    trace = log("client,start,end\n0,0,100\n1,50,50\n", 2)
+    assert [trace.round(t).online.tolist() for t in (1, 2)] == [[True, False]] * 2
+
+
+def test_late_replies_by_hand(log):
     """E = 10: client 0 is done after 100 s; client 1 leaves after 40 s with 8 steps, or pauses until 60 s.
 
     Replies arrive by 30, 130, 230 s.
@@ -88,20 +280,6 @@ def test_late_replies(log):
     assert stop.round(1).completion[:2].tolist() == pytest.approx([1, 0.8])
     assert pause.round(1).completion[:2].tolist() == [1, 1]
     assert stop.delay(1).tolist() == pause.delay(1).tolist() == [1, 1, 0, 0]
-    # Client 2 has 30 s in round 2: one step, which it hands in as it leaves; with pauses it never finishes.
-    assert stop.round(2).completion[2] == pytest.approx(0.1)
-    assert stop.delay(2)[2] == 0
-    assert log(BY_HAND, **clock, on_interrupt="pause", repeat=False).round(2).completion[2] == 0
-
-
-def test_log_normal_speeds(log):
-    n = 4000
-    text = "client,start,end\n" + "".join(f"{k},0,1000\n" for k in range(n))
-    options = {"round_seconds": 1000.0, "local_steps": 10**6, "speed": 10.0, "spread": 0.5}
-    speeds = log(text, n, **options).round(1).completion * 1000.0
-    assert np.median(speeds) == pytest.approx(10, rel=0.05)
-    assert np.log(speeds).std() == pytest.approx(0.5, rel=0.05)
-    assert np.array_equal(speeds, log(text, n, **options).round(1).completion * 1000.0)
 
 
 def test_the_recording_begins_at_the_first_start(log):
@@ -148,52 +326,12 @@ def test_any_order_of_rounds_and_of_lines(log):
             assert np.array_equal(a, b)
 
 
-def test_the_clock_uses_the_local_steps_of_the_run(log, tmp_path):
-    from fedtide.config import Settings
-    from fedtide.federation import Federation
-
-    log(BY_HAND)
-    spec = f"recorded:round-seconds=100,file={tmp_path / 'log.csv'}"
+def test_the_clock_uses_the_local_steps_of_the_run(write):
+    spec = f"recorded:round-seconds=100,file={write(BY_HAND)}"
     trace = Federation.of(Settings(trace=spec, num_clients=4, local_steps=20)).trace
     assert trace.round(1).completion[0] == pytest.approx(0.5)
-    trace = Federation.of(
-        Settings(trace=spec + ",local-steps=5+lost:p=1", num_clients=4, local_steps=20)
-    ).trace
+    spec += ",local-steps=5+lost:p=1"
+    trace = Federation.of(Settings(trace=spec, num_clients=4, local_steps=20)).trace
     assert trace.round(1).completion[0] == 1
     assert trace.lost(1).all()
     assert trace.ends(7) == 700_000_000
-
-
-@pytest.mark.parametrize(
-    ("rows", "message"),
-    [
-        ("0,0,10\n4,0,10\n", "line 3: client 4 does not exist, the clients are 0 to 3"),
-        ("-1,0,10\n", "line 2: client is -1, give a whole number, 0 or more"),
-        ("1e300,0,10\n", "line 2: client is 1e"),
-        ("0,5,\n1,5,\n", "no session has an end after its start, give at least one"),
-        ("0,5,5\n1,9,9\n", "no session has an end after its start, give at least one"),
-        ("0,1772352000000,\n", "line 2: 1772352000000 s is too late, give seconds, not milliseconds"),
-        ("0,2026-03-01T08:00Z,9999-12-31T23:59Z\n", "line 2: 9999-12-31T23:59:00Z is too late"),
-        ("", "no sessions found"),
-    ],
-)
-def test_invalid_lines(log, rows, message):
-    with pytest.raises(ValueError, match=message) as refusal:
-        log("client,start,end\n" + rows)
-    assert "trace recorded" in str(refusal.value)
-    assert "log.csv" in str(refusal.value)
-    assert "\n" not in str(refusal.value)
-
-
-def test_a_session_of_zero_seconds_is_none(log):
-    with_one, without = (log("client,start,end\n0,0,100\n" + more, 2) for more in ("1,50,50\n", ""))
-    assert [r.online.tolist() for r in map(with_one.round, (1, 2))] == [[True, False], [True, False]]
-    assert with_one.round(1).completion.tolist() == without.round(1).completion.tolist()
-
-
-@pytest.mark.parametrize("value", ["0", "-1"])
-def test_invalid_speeds(log, value):
-    with pytest.raises(ValueError, match=r"line 2: steps_per_second is .* give a positive number"):
-        log(HEADER + f"0,0,10,{value},5\n")
-    with pytest.raises(ValueError, match="line 2: up_bytes_per_second is"):
-        log(HEADER + f"0,0,10,5,{value}\n")

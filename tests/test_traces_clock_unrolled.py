@@ -4,6 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from traces.base import in_seconds, microseconds
 from traces.recorded.log import DeviceLog, RawSessions
 from traces.recorded.recording import Recording
 
@@ -20,28 +21,10 @@ class Unrolled:
         cycle, second = divmod(second - self.origin, len(self.flags))
         return (cycle == 0 or (cycle > 0 and self.repeat)) and self.flags[second]
 
-    def seconds(self, begin, deadline, pause):
-        """Seconds of work by the deadline of a round; None if the device is offline when it starts."""
-        online = [self.online(second) for second in range(begin, begin + deadline)]
-        if not online[0]:
-            return None
-        return sum(online) if pause or all(online) else online.index(False)
-
-    def work(self, begin, steps, pause):
-        """Steps of one second that are finished, and when; 0 steps if pauses never end."""
-        done = 0
-        for second in range(begin, begin + HORIZON):
-            online = self.online(second)
-            done += online
-            if done == steps or not (online or pause):
-                return done, second - begin + online
-        return 0, None
-
     def next_online(self, begin):
         """The first second from `begin` on in which it is online; infinite if there is none."""
-        return next(
-            (float(second) for second in range(begin, begin + HORIZON) if self.online(second)), np.inf
-        )
+        found = (float(second) for second in range(begin, begin + HORIZON) if self.online(second))
+        return next(found, np.inf)
 
     def task(self, begin, steps, upload, deadline, pause):
         """Steps of one second that are finished, after how long it is over, and when the device leaves."""
@@ -71,50 +54,6 @@ def recordings(draw):
     return drawn
 
 
-def replayed(devices, pause, **options):
-    """The trace of clients that replay these recordings, with a step per second."""
-    sessions = [
-        (k, origin + first, origin + end)
-        for k, (origin, flags, cuts) in enumerate(devices)
-        for first, end in runs(flags, cuts)
-    ]
-    device, start, end = np.array(sessions).reshape(-1, 3).T
-    ones = np.ones(len(sessions))
-    origin = np.array([origin for origin, _, _ in devices], float)
-    finish = origin + [len(flags) for _, flags, _ in devices]
-    built = DeviceLog.build(RawSessions(device, start, end, ones, ones), origin, finish, str)
-
-    class Replayed(Recording, name="replayed"):
-        def read(self):
-            return built, np.arange(len(devices))
-
-    return Replayed(len(devices), 0, on_interrupt="pause" if pause else "stop", **options)
-
-
-@settings(max_examples=300)
-@given(
-    devices=recordings(),
-    begin=st.integers(0, 40),
-    seconds=st.integers(1, 40),
-    data=st.data(),
-    pause=st.booleans(),
-    repeat=st.booleans(),
-)
-def test_against_unrolled_recordings(devices, begin, seconds, data, pause, repeat):
-    deadline = data.draw(st.integers(1, seconds))
-    clock = {"round_seconds": float(seconds), "deadline": float(deadline), "begin": float(begin)}
-    trace = replayed(devices, **clock, repeat=repeat, pause=pause, local_steps=100)
-    unrolled = [Unrolled(origin, flags, repeat) for origin, flags, _ in devices]
-    for t in (9, 1, 2, 3, 4, 30):
-        now = min(origin for origin, _, _ in devices) + begin + (t - 1) * seconds
-        expected = [device.seconds(now, deadline, pause) for device in unrolled]
-        found = trace.round(t)
-        assert found.online.tolist() == [work is not None for work in expected]
-        assert np.array_equal(
-            found.completion, np.array([(work or 0) / 100 for work in expected], np.float32)
-        )
-
-
 def runs(flags, cuts):
     """Start and end of the runs of True, cut at some seconds into adjacent sessions."""
     first = None
@@ -126,30 +65,70 @@ def runs(flags, cuts):
             first = second
 
 
+def replay(sessions, origin, finish, rate=np.nan, seed=0, **options):
+    """The trace of clients with these sessions, in which all have one rate of steps and of bytes."""
+    device, start, end = np.array(sessions).reshape(-1, 3).T
+    rates = np.full(len(sessions), rate)
+    log = DeviceLog.build(RawSessions(device, start, end, rates, rates), origin, finish, str)
+
+    class Replayed(Recording, name="replayed"):
+        def read(self):
+            return log, np.arange(len(origin))
+
+    return Replayed(len(origin), seed, **options)
+
+
 @settings(max_examples=300)
 @given(
     devices=recordings(),
     begin=st.integers(0, 40),
-    seconds=st.integers(1, 20),
+    length=st.integers(1, 40),
+    now=st.integers(0, 60),
     steps=st.integers(1, 25),
-    data=st.data(),
+    upload=st.integers(0, 3),
     pause=st.booleans(),
     repeat=st.booleans(),
+    data=st.data(),
 )
-def test_late_replies(devices, begin, seconds, steps, data, pause, repeat):
-    """A client goes on after the deadline; what it hands in, and by how many rounds that is late."""
-    deadline = data.draw(st.integers(1, seconds))
-    clock = {"round_seconds": float(seconds), "deadline": float(deadline), "begin": float(begin)}
-    trace = replayed(devices, **clock, repeat=repeat, pause=pause, local_steps=steps, late=True)
-    for t in (1, 2, 7):
-        now = min(origin for origin, _, _ in devices) + begin + (t - 1) * seconds
-        found, late = trace.round(t), trace.delay(t)
-        for k, (origin, flags, _) in enumerate(devices):
-            device = Unrolled(origin, flags, repeat)
-            assert found.online[k] == device.online(now)
-            if not device.online(now):
-                continue
-            done, after = device.work(now, steps, pause)
-            assert found.completion[k] == np.float32(done / steps)
-            if done:
-                assert late[k] == max(0, -(-(after - deadline) // seconds))
+def test_against_unrolled_recordings(devices, begin, length, now, steps, upload, pause, repeat, data):
+    """In event time, in rounds, and in rounds in which clients go on after the deadline."""
+    deadline = data.draw(st.integers(0, length))
+    sessions = [
+        (k, origin + first, origin + end)
+        for k, (origin, flags, cuts) in enumerate(devices)
+        for first, end in runs(flags, cuts)
+    ]
+    origin = np.array([origin for origin, _, _ in devices], float)
+    finish = origin + [len(flags) for _, flags, _ in devices]
+    options = {"round_seconds": length, "deadline": deadline, "begin": begin, "upload_bytes": upload}
+    options = {key: float(value) for key, value in options.items()} | {"local_steps": steps, "repeat": repeat}
+    options["on_interrupt"] = "pause" if pause else "stop"
+    seen, late = (replay(sessions, origin, finish, 1.0, late=late, **options) for late in (False, True))
+    unrolled = [Unrolled(origin, flags, repeat) for origin, flags, _ in devices]
+    start = int(origin.min()) + begin
+
+    moment = int(microseconds(now))
+    online = seen.is_online(moment)
+    assert online.tolist() == [device.online(start + now) for device in unrolled]
+    expected = [device.next_online(start + now) - start for device in unrolled]
+    assert in_seconds(seen.next_online(np.full(len(devices), moment))).tolist() == expected
+    clients = np.flatnonzero(online)[::-1]
+    moments, completions = seen.tasks(moment, 1, clients)
+    leave = in_seconds(seen.leave(moment, clients)) - now
+    for i, k in enumerate(clients.tolist()):
+        done, after, stays = unrolled[k].task(start + now, steps, upload, deadline, pause)
+        assert (completions[i], moments[i], leave[i]) == (done / steps, moment + after * 10**6, stays)
+
+    for t in (9, 1, 2, 30):
+        now, ends, delay = start + (t - 1) * length, deadline or length, late.delay(t)
+        for k, device in enumerate(unrolled):
+            assert seen.round(t).online[k] == late.round(t).online[k] == device.online(now)
+            if device.online(now):
+                done, *_ = device.task(now, steps, upload, ends, pause)
+                assert seen.round(t).completion[k] == np.float32(done / steps)
+                done, after, _ = device.task(now, steps, upload, 0, pause)
+                assert late.round(t).completion[k] == np.float32(done / steps)
+                if done:
+                    assert delay[k] == max(0, -(-(after - ends) // length))
+            else:
+                assert seen.round(t).completion[k] == late.round(t).completion[k] == 0

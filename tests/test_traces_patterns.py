@@ -1,43 +1,93 @@
-"""The availability patterns of the papers against their definitions."""
+"""The availability patterns of the papers against their definitions: 10,000 clients, 1,000 rounds.
+
+Limits are five standard deviations (six if a distribution is only roughly normal). Seeds are fixed, so that a
+test either always holds or never.
+"""
 
 import json
+import math
 from importlib.resources import files
+from statistics import NormalDist
 
 import numpy as np
 import pytest
 from golden_cases import cases
 
-from traces import Pools, Trace, finished_steps
+from traces import TRACES, Pools, finished_steps
 from traces.patterns.completions import POOLS, Stragglers, measured_completions
 from traces.patterns.markov import Markov
 from traces.patterns.mimic import Levels, RoundRobin, TimeVarying
-from traces.patterns.sleep import Sleep, quietest
+from traces.patterns.sleep import Sleep
 from traces.patterns.turns import Diurnal, Periodic
 
 N, ROUNDS = 10_000, 1000
+SIGMAS = 5
 
 
-def online(trace: Trace, rounds: range) -> np.ndarray:
+def online(trace, rounds=range(1, ROUNDS + 1)):
     """Who is online, shape (rounds, N)."""
     return np.array([trace.round(t).online for t in rounds])
 
 
-def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    if "schedule" in metafunc.fixturenames:
-        known = {"diurnal", "alternate"}
-        found = (case for _, case in cases(metafunc.config) if case.get("kind") in known)
-        metafunc.parametrize("schedule", [pytest.param(case, id=case["id"]) for case in found])
+def counts(trace):
+    """Who is online, and the numbers of online clients per round and of rounds online per client."""
+    seen = np.empty((ROUNDS, trace.num_clients), bool)
+    for t in range(1, ROUNDS + 1):
+        now = trace.round(t)
+        assert now.member.all()
+        assert np.array_equal(now.completion, now.online.astype(np.float32))  # online clients complete
+        seen[t - 1] = now.online
+    return seen, seen.sum(axis=1), seen.sum(axis=0)
 
 
-def test_golden_schedule(schedule):
-    args = schedule["args"]
-    if schedule["kind"] == "diurnal":
-        group = args["group"]
-        assert group == sorted(group)  # the first groups come first, as in the trace
-        trace = Diurnal(len(group), 0, period=args["E"], groups=group.count(0), of=len(group))
-    else:
-        trace = Diurnal(2, 0, period=args["t1"], rest_period=args["t2"], groups=1, of=2)
-    assert online(trace, range(1, args["rounds"] + 1)).astype(int).tolist() == schedule["expect"]
+def assert_distribution(seen, mean, variance, sigmas=SIGMAS):
+    """Many independent counts, their mean and their variance are as this distribution predicts."""
+    mean, variance = np.broadcast_to(mean, seen.shape), np.broadcast_to(variance, seen.shape)
+    certain = variance == 0
+    assert np.array_equal(seen[certain], mean[certain])
+    z = (seen - mean)[~certain] / np.sqrt(variance[~certain])
+    n = len(z)
+    assert np.abs(z).max(initial=0) < sigmas + 1  # the largest of up to 10,000
+    assert abs(z.sum()) <= sigmas * math.sqrt(n)
+    if n >= 20:  # the chi-squared distribution of few is far from normal
+        assert abs((z**2).sum() - n) <= sigmas * math.sqrt(2 * n)
+
+
+def assert_binomial(seen, p):
+    """Each client is online in each round with probability p, shape (rounds, N), whatever was before."""
+    p = np.broadcast_to(p, seen.shape)
+    for axis in (0, 1):
+        assert_distribution(seen.sum(axis=axis), p.sum(axis=axis), (p * (1 - p)).sum(axis=axis))
+    together = seen[1:] & seen[:-1]
+    assert together.mean() == pytest.approx((p[1:] * p[:-1]).mean(), abs=0.002)
+
+
+def assert_uniform(seen):
+    """On 0..1: the Dvoretzky-Kiefer-Wolfowitz bound for a probability of 1e-6."""
+    distance = np.abs(np.sort(seen) - (np.arange(len(seen)) + 0.5) / len(seen)).max()
+    assert distance < math.sqrt(math.log(2e6) / (2 * len(seen))) + 0.5 / len(seen)
+
+
+ROUND = np.arange(ROUNDS)[:, None]
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "p"),
+    [
+        ("always", {}, 1.0),
+        ("lost", {}, 1.0),
+        ("bernoulli", {"p": 0.3}, 0.3),
+        ("levels", {"lowest": 0.2}, np.array([0.2, 0.4, 0.6, 0.8, 1.0])[np.arange(N) % 5]),
+        (
+            "sine",
+            {"period": 24.0, "mean": 0.4, "amplitude": 0.3},
+            0.4 + 0.3 * np.sin(2 * np.pi * ROUND / 24),
+        ),
+    ],
+)
+def test_independent_draws(name, options, p):
+    seen, *_ = counts(TRACES[name](N, 3, **options))
+    assert_binomial(seen, p)
 
 
 def test_levels_never_leave_fewer_than_two():
@@ -46,29 +96,18 @@ def test_levels_never_leave_fewer_than_two():
     assert online(Levels(1, 3, lowest=0.0), range(1, 9)).all()
 
 
-def test_round_robin_by_definition():
-    trace = RoundRobin(N, 3, tau_max=20)
-    seen = online(trace, range(1, ROUNDS + 1))
-    for tau in (1, 2, 7, 20):
-        of_tau = seen[: ROUNDS // tau * tau, trace.tau == tau].reshape(ROUNDS // tau, tau, -1)
-        assert (of_tau.sum(axis=1) == 1).all()  # once in each cycle
-        assert (of_tau == of_tau[0]).all()  # always in the same phase
-        assert of_tau[0].mean(axis=1) == pytest.approx(1 / tau, abs=0.08)  # they take turns
-    assert seen.mean(axis=1).std() < 0.01
+def test_lost_replies():
+    trace = TRACES["lost"](N, 3, p=0.05)
+    assert_binomial(np.array([trace.lost(t) for t in range(1, ROUNDS + 1)]), 0.05)
 
 
-def test_round_robin_half_normal_never_leaves_fewer_than_two():
-    seeds = [s for s in range(60) if (RoundRobin(3, s, variant="half-normal").tau > 1).all()]
-    assert seeds
-    for seed in seeds[:5]:
-        trace = RoundRobin(3, seed, variant="half-normal")
-        assert online(trace, range(1, 40)).sum(axis=1).min() == 2
-
-
-@pytest.mark.parametrize("share", [0.1, 0.29, 0.5, 1.0])
-def test_time_varying_number_is_exact(share):
-    assert (online(TimeVarying(100, 3, share=share), range(1, 200)).sum(axis=1) == round(share * 100)).all()
-    assert (online(TimeVarying(5, 3, share=0.1), range(1, 50)).sum(axis=1) == 1).all()  # at least one
+@pytest.mark.parametrize(("n", "share"), [(N, 0.1), (100, 0.29), (N, 0.5), (100, 1.0)])
+def test_time_varying(n, share):
+    """The number is exact, and at least one."""
+    _, by_round, by_client = counts(TimeVarying(n, 3, share=share))
+    assert (by_round == round(n * share)).all()
+    assert_distribution(by_client, ROUNDS * share, ROUNDS * share * (1 - share))
+    assert (online(TimeVarying(5, 3, share=0.1), range(1, 50)).sum(axis=1) == 1).all()
 
 
 def test_time_varying_draws_by_weight():
@@ -85,50 +124,117 @@ def test_time_varying_draws_by_weight():
     assert expected[0] < expected[-1] / 3
 
 
-def test_sleep_is_eight_hours_a_day_in_one_piece():
-    trace = Sleep(N, 3, period=240)
-    day = online(trace, range(1, 241))
-    assert (day.sum(axis=0) == 80).all()
-    assert (day & ~np.roll(day, 1, axis=0)).sum(axis=0).tolist() == [1] * N
+@pytest.mark.parametrize("tau_max", [20, 100])
+def test_round_robin(tau_max):
+    """Once in each cycle of tau rounds, in a uniform phase: in a round with probability 1 / tau."""
+    trace = RoundRobin(N, 3, tau_max=tau_max)
+    p = np.full(tau_max + 1, 1 / (tau_max + 1))
+    p[0], p[1] = 0, 2 * p[1]  # a cycle of 0 rounds, like one of 1 round, is always online
+    assert_distribution(np.bincount(trace.tau, minlength=tau_max + 1), N * p, N * p * (1 - p))
+    seen, by_round, by_client = counts(trace)
+    assert np.array_equal(by_client[ROUNDS % trace.tau == 0], (ROUNDS // trace.tau)[ROUNDS % trace.tau == 0])
+    assert (np.abs(by_client - ROUNDS / trace.tau) < 1).all()
+    mean, variance = (1 / trace.tau).sum(), (1 / trace.tau * (1 - 1 / trace.tau)).sum()
+    assert (np.abs(by_round - mean) < (SIGMAS + 1) * math.sqrt(variance)).all()
+    for tau in (1, 2, 7, 20):
+        of_tau = seen[: ROUNDS // tau * tau, trace.tau == tau].reshape(ROUNDS // tau, tau, -1)
+        assert (of_tau.sum(axis=1) == 1).all()
+        assert (of_tau == of_tau[0]).all()  # always in the same phase
+        turns, members = of_tau[0].sum(axis=1), of_tau.shape[2]
+        assert (np.abs(turns - members / tau) <= SIGMAS * math.sqrt(members / tau)).all()  # they take turns
+
+
+def test_round_robin_half_normal():
+    trace = RoundRobin(N, 3, tau_max=5, variant="half-normal")
+    z = NormalDist()
+    up_to = np.array([0, *(2 * z.cdf((k + 0.5) / 3) - 1 for k in range(1, 5)), 1])  # P(round(3 |z|) <= k)
+    p = np.diff(up_to, prepend=0)
+    assert_distribution(np.bincount(trace.tau, minlength=6), N * p, N * p * (1 - p))
+    _, by_round, by_client = counts(trace)
+    assert np.array_equal(by_client, -(-ROUNDS // trace.tau))
+    assert by_round[0] == N
+    # It never leaves fewer than two.
+    seeds = [s for s in range(60) if (RoundRobin(3, s, variant="half-normal").tau > 1).all()]
+    assert seeds
+    for seed in seeds[:5]:
+        trace = RoundRobin(3, seed, variant="half-normal")
+        assert online(trace, range(1, 40)).sum(axis=1).min() == 2
+
+
+def pytest_generate_tests(metafunc):
+    if "schedule" in metafunc.fixturenames:
+        known = {"diurnal", "alternate"}
+        found = [case for _, case in cases(metafunc.config) if case.get("kind") in known]
+        metafunc.parametrize("schedule", found, ids=[case["id"] for case in found])
+
+
+def test_golden_schedule(schedule):
+    args = schedule["args"]
+    if schedule["kind"] == "diurnal":
+        group = args["group"]
+        assert group == sorted(group)  # the first groups come first, as in the trace
+        trace = Diurnal(len(group), 0, period=args["E"], groups=group.count(0), of=len(group))
+    else:
+        trace = Diurnal(2, 0, period=args["t1"], rest_period=args["t2"], groups=1, of=2)
+    assert online(trace, range(1, args["rounds"] + 1)).astype(int).tolist() == schedule["expect"]
+
+
+def test_diurnal():
+    _, by_round, by_client = counts(TRACES["diurnal"](N, 3, period=50, groups=3))
+    first = np.arange(ROUNDS) // 50 % 2 == 0
+    assert np.array_equal(by_round, np.where(first, 0.3 * N, 0.7 * N))
+    assert (by_client == ROUNDS / 2).all()
+
+
+def test_five_groups_take_turns():
+    trace = Periodic(250, 3)  # 5 groups, 20 rounds
+    assert np.bincount(trace.group).tolist() == [50] * 5
+    seen = online(trace, range(1, 101))
+    for members in (trace.group == g for g in range(5)):
+        together = seen[:, members]
+        assert (together == together[:, :1]).all()
+        assert (np.convolve(together[:, 0], np.ones(20), "valid") == 4).all()  # in any 20 rounds in a row
+    assert (seen.sum(axis=1) == 50).all()
+    turns = trace.group[np.argmax(seen, axis=1)]
+    changes = np.flatnonzero(np.diff(turns)) + 1
+    assert changes[0] == 4 - trace.offset
+    assert np.array_equal(np.diff(changes), np.full(len(changes) - 1, 4))
+    assert turns[changes][:6].tolist() == [1, 2, 3, 4, 0, 1]
+    assert turns[0] == 0
+    count = np.bincount([Periodic(5, seed, groups=2, period=8).offset for seed in range(2000)])
+    assert len(count) == 4
+    assert np.abs(count - 500).max() < 5 * np.sqrt(2000 * 3 / 16)  # uniform
+
+
+def test_sleep():
+    """Eight hours a day in one piece, 33 or 34 rounds of 100, from a uniform hour on."""
+    trace = Sleep(N, 3, period=100)
+    _, by_round, by_client = counts(trace)
+    assert (np.abs(by_client - ROUNDS / 3) <= 10).all()
+    assert_distribution(by_round[:100:34], N / 3, N * 2 / 9)
+    assert_uniform(trace.begin / 86400)
+    day = online(Sleep(N, 3, period=240), range(1, 250))
+    assert (day[:240].sum(axis=0) == 80).all()
+    assert (day[:240] & ~np.roll(day[:240], 1, axis=0)).sum(axis=0).tolist() == [1] * N
     assert day.mean(axis=1) == pytest.approx(1 / 3, abs=0.03)
-    assert np.array_equal(online(trace, range(241, 250)), day[:9])
+    assert np.array_equal(day[240:], day[:9])
 
 
-def test_sleep_from_posts(tmp_path):
-    hour = 3600
-    posts = [(0, 23 * hour), (0, 86400 + 12 * hour), (0, 18 * hour), (1, 6 * hour), (1, 7 * hour)]
-    file = tmp_path / "posts.csv"
-    file.write_text("client,seconds\n" + "".join(f"{k},{s}\n" for k, s in posts))
-    trace = Sleep(2, 0, period=24, file=str(file))
-    # Client 0: the eight hours after 23 h hold no post; client 1: those after 7 h hold none, after 6 h one.
-    assert trace.begin.tolist() == [23 * hour, 7 * hour]
-    seen = online(trace, range(1, 25))
-    assert np.flatnonzero(seen[:, 0]).tolist() == [0, 1, 2, 3, 4, 5, 6, 23]
-    assert np.flatnonzero(seen[:, 1]).tolist() == list(range(7, 15))
-
-
-def test_quietest_by_brute_force():
-    rng = np.random.default_rng(5)
-    for _ in range(50):
-        posts = rng.integers(0, 86400, rng.integers(1, 30)).astype(float)
-        inside = [sum(0 < d < 28800 for d in (posts - s) % 86400) for s in np.sort(posts)]
-        assert quietest(posts, 28800.0) == np.sort(posts)[int(np.argmin(inside))]
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("client,seconds\n0,5\n", "client 1 has no posts"),
-        ("client,seconds\n0,5\n2,5\n", "line 3: client 2 does not exist, the clients are 0 to 1"),
-        ("client,seconds\n0.5,5\n", "line 2: client is 0.5, give a whole number, 0 or more"),
-        ("client|seconds\n0|5\n", "line 1: the header is"),
-    ],
-)
-def test_sleep_refuses_posts(tmp_path, text, message):
-    file = tmp_path / "posts.csv"
-    file.write_text(text)
-    with pytest.raises(ValueError, match=message):
-        Sleep(2, 0, file=str(file))
+@pytest.mark.parametrize(("on", "off"), [(20.0, 60.0), (5.0, 2.0), (1.5, 1.2)])
+def test_markov(on, off):
+    trace = Markov(N, 3, on=on, off=off)
+    share, memory = on / (on + off), 1 - 1 / on - 1 / off
+    seen = online(trace)
+    assert_distribution(seen[:1].sum(axis=1), N * share, N * share * (1 - share))
+    before, now = seen[:-1], seen[1:]
+    for state, leaves in ((True, 1 / on), (False, 1 / off)):
+        in_state = (before == state).sum(axis=1)
+        left = ((before == state) & (now != state)).sum(axis=1)
+        assert_distribution(left, in_state * leaves, in_state * leaves * (1 - leaves))
+    # A client's rounds online: the correlation of two rounds is `memory` to the power of their distance.
+    apart = np.arange(1, ROUNDS)
+    variance = share * (1 - share) * (ROUNDS + 2 * ((ROUNDS - apart) * memory**apart).sum())
+    assert_distribution(seen.sum(axis=0), ROUNDS * share, variance, sigmas=6)
 
 
 def test_markov_of_one_round_alternates():
@@ -141,34 +247,43 @@ def test_a_share_of_the_clients_does_a_uniform_number_of_epochs():
     rounds = [trace.round(t) for t in range(1, 11)]
     assert all(now.member.all() and now.online.all() for now in rounds)
     steps = np.concatenate([finished_steps(now.completion, 5) for now in rounds])
-    counts = np.bincount(steps, minlength=6)
-    assert counts[0] == 0
+    count = np.bincount(steps, minlength=6)
+    assert count[0] == 0
     expected = np.array([0.18, 0.18, 0.18, 0.18, 0.18 + 0.1]) * 20_000  # of the epochs 1 to 5
-    assert np.abs(counts[1:] - expected).max() < 5 * np.sqrt(expected.max())
+    assert np.abs(count[1:] - expected).max() < 5 * np.sqrt(expected.max())
 
 
-def test_five_groups_take_turns():
-    trace = Periodic(250, 3)  # 5 groups, 20 rounds
-    assert np.bincount(trace.group).tolist() == [50] * 5
-    seen = np.array([trace.round(t).online for t in range(1, 101)])
-    for members in (trace.group == g for g in range(5)):
-        together = seen[:, members]
-        assert (together == together[:, :1]).all()
-        assert (np.convolve(together[:, 0], np.ones(20), "valid") == 4).all()  # in any 20 rounds in a row
-    assert (seen.sum(axis=1) == 50).all()
-    turns = trace.group[np.argmax(seen, axis=1)]
-    changes = np.flatnonzero(np.diff(turns)) + 1
-    assert changes[0] == 4 - trace.offset
-    assert np.array_equal(np.diff(changes), np.full(len(changes) - 1, 4))
-    assert turns[changes][:6].tolist() == [1, 2, 3, 4, 0, 1]
-    assert turns[0] == 0
-
-
-def test_offsets_are_uniform():
-    offsets = [Periodic(5, seed, groups=2, period=8).offset for seed in range(2000)]
-    count = np.bincount(offsets)
-    assert len(count) == 4
-    assert np.abs(count - 500).max() < 5 * np.sqrt(2000 * 3 / 16)
+@pytest.mark.parametrize("first", [5, 8])
+def test_pools(first):
+    trace = TRACES["pools"](N, 3, first=first)
+    size = np.bincount(trace.pool, minlength=first)
+    assert_distribution(size, N / first, N / first * (1 - 1 / first))
+    total, square, least, full = (np.zeros(first) for _ in range(4))
+    floor = np.array([pool.floor for pool in POOLS], np.float32)[trace.pool] / np.float32(100)
+    for t in range(1, ROUNDS + 1):
+        now = trace.round(t)
+        assert now.online.all()
+        for sums, values in (
+            (total, now.completion),
+            (square, now.completion.astype(float) ** 2),
+            (least, now.completion == floor),
+            (full, now.completion == 1),
+        ):
+            sums += np.bincount(trace.pool, values, minlength=first)
+    draws = size * ROUNDS
+    for j, pool in enumerate(POOLS[:first]):
+        if not pool.sd:
+            assert full[j] == draws[j]
+            continue
+        z = NormalDist(pool.mean / 100, pool.sd / 100)
+        p_least, p_full = z.cdf(pool.floor / 100), 1 - z.cdf(1)
+        assert_distribution(least[j : j + 1], draws[j] * p_least, draws[j] * p_least * (1 - p_least))
+        assert_distribution(full[j : j + 1], draws[j] * p_full, draws[j] * p_full * (1 - p_full))
+        # The distribution of one draw, by the midpoint rule over the quantiles of z.
+        quantiles = np.array([z.inv_cdf(q) for q in (np.arange(20_000) + 0.5) / 20_000])
+        drawn = np.clip(quantiles, pool.floor / 100, 1)
+        assert_distribution(total[j : j + 1], draws[j] * drawn.mean(), draws[j] * drawn.var())
+        assert_distribution(square[j : j + 1], draws[j] * (drawn**2).mean(), draws[j] * (drawn**2).var())
 
 
 def test_the_table_of_the_paper():
@@ -201,8 +316,8 @@ def test_completions_are_drawn_from_the_measured_ones():
     completion = np.array([trace.round(t).completion for t in range(1, 41)])
     for j, own in enumerate(shares):
         drawn = completion[:, trace.pool == j].ravel()
-        values, counts = np.unique(own, return_counts=True)
+        values, count = np.unique(own, return_counts=True)
         seen = (drawn[:, None] == values).sum(axis=0)
         assert seen.sum() == len(drawn)
-        expected = counts / len(own) * len(drawn)
+        expected = count / len(own) * len(drawn)
         assert (np.abs(seen - expected) < 5 * np.sqrt(expected)).all()

@@ -1,4 +1,4 @@
-"""Clients with given rates: every kind of dynamics against its definition."""
+"""Clients with rates, given, drawn or of their labels: every kind of dynamics against its definition."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -6,14 +6,23 @@ from typing import Any
 import numpy as np
 import pytest
 from golden_cases import cases
-from test_traces_statistics import assert_distribution
+from test_traces_patterns import (
+    ROUND,
+    ROUNDS,
+    N,
+    assert_binomial,
+    assert_distribution,
+    assert_uniform,
+    online,
+)
 
+from fedtide.config import Settings
+from fedtide.federation import Federation
 from traces import TRACES, Combined, RoundAvailability, Trace
-from traces.patterns.markov import Chains
 from traces.rates import PROBABILITIES, RateTrace, label_rates
 
-N, ROUNDS = 10_000, 1000
 LEVELS = np.array([0.0, 0.02, 0.04, 0.048, 0.1, 0.3, 0.5, 0.97, 1.0])
+L = 10
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,30 +36,25 @@ class GivenRates(RateTrace, name="given"):
         return self.p
 
 
-def given_rates(p: np.ndarray, seed: int, **options: Any) -> GivenRates:
+def given_rates(p, seed, **options):
     return GivenRates(len(p), seed, p=p, **options)
-
-
-def online(trace: Trace, rounds: range) -> np.ndarray:
-    """Who is online, shape (rounds, N)."""
-    return np.array([trace.round(t).online for t in rounds])
-
-
-def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    if "pattern" in metafunc.fixturenames:
-        found = (case for _, case in cases(metafunc.config) if case["method"] == "participation")
-        metafunc.parametrize("pattern", [pytest.param(case, id=case["id"]) for case in found])
 
 
 class Wish(Trace):
     """Who would take part in each round."""
 
-    def __init__(self, wish: list[list[int]]) -> None:
+    def __init__(self, wish):
         self.num_clients, self.wish = len(wish[0]), np.array(wish, bool)
 
-    def round(self, t: int) -> RoundAvailability:
+    def round(self, t):
         online = self.wish[t - 1].copy()
         return RoundAvailability(np.ones(self.num_clients, bool), online, online.astype(np.float32))
+
+
+def pytest_generate_tests(metafunc):
+    if "pattern" in metafunc.fixturenames:
+        found = [case for _, case in cases(metafunc.config) if case["method"] == "participation"]
+        metafunc.parametrize("pattern", found, ids=[case["id"] for case in found])
 
 
 def test_golden_pattern(pattern):
@@ -63,11 +67,10 @@ def test_golden_pattern(pattern):
         trace = given_rates(p, 0, dynamics="cyclic", cycle=args["cycle"])
         trace.cycles[2][:] = args["offsets"]
         seen = online(trace, rounds)
-    elif kind == "min_separation":
-        separation = TRACES["min-separation"](
-            len(args["wish"][0]), 0, R=args["R"] + 1
-        )  # rounds between, there
-        seen = online(Combined(Wish(args["wish"]), separation), range(1, len(args["wish"]) + 1))
+    elif kind == "min_separation":  # R: rounds between, there
+        wish = args["wish"]
+        separation = TRACES["min-separation"](len(wish[0]), 0, R=args["R"] + 1)
+        seen = online(Combined(Wish(wish), separation), range(1, len(wish) + 1))
     else:
         trace = given_rates(p, 0, dynamics=kind)
         seen = [trace.participation(t) for t in rounds]
@@ -77,9 +80,8 @@ def test_golden_pattern(pattern):
 def test_one_rate_or_a_range():
     assert TRACES["rates"](5, 3, p=0.3).rates.tolist() == [0.3] * 5
     assert TRACES["rates"](5, 3, p=0.0).rates.tolist() == [0.0] * 5
-    p = np.sort(TRACES["rates"](N, 3, p=0.2, highest=0.7).rates)
-    # Uniform on 0.2..0.7: the Dvoretzky-Kiefer-Wolfowitz bound for a probability of 1e-6.
-    assert np.abs((p - 0.2) / 0.5 - (np.arange(N) + 0.5) / N).max() < np.sqrt(np.log(2e6) / (2 * N)) + 0.5 / N
+    p = TRACES["rates"](N, 3, p=0.2, highest=0.7).rates
+    assert_uniform((p - 0.2) / 0.5)
     assert p.min() >= 0.2
     assert p.max() <= 0.7
 
@@ -94,30 +96,16 @@ def test_draws_of_one_kind_are_not_combined():
     assert with_markov.round(3).online.mean() == pytest.approx(0.0625, abs=0.01)
 
 
-def expected(dynamics: str, p: np.ndarray) -> np.ndarray:
-    """Probabilities in each round, shape (ROUNDS, N)."""
-    t = np.arange(ROUNDS)[:, None]
-    wave = (0.3 * np.sin(2 * np.pi * t / 20) + 0.7) * p
-    return {
-        "bernoulli": np.ones_like(t) * p,
-        "staircase": np.where(t // 10 % 2 == 1, 0.4, 1.0) * p,
-        "sine": wave,
-        "interleaved": np.where(wave < 0.1, 0.0, wave),
-    }[dynamics]
-
-
 @pytest.mark.parametrize("dynamics", PROBABILITIES)
 def test_independent_draws(dynamics):
     trace = TRACES["rates"](2000, 3, p=0.05, highest=0.9, dynamics=dynamics)
-    p = expected(dynamics, trace.rates)
-    seen = online(trace, range(1, ROUNDS + 1))
-    assert_distribution(seen.sum(axis=1), p.sum(axis=1), (p * (1 - p)).sum(axis=1))
-    assert_distribution(seen.sum(axis=0), p.sum(axis=0), (p * (1 - p)).sum(axis=0))
-    together = seen[1:] & seen[:-1]  # rounds are independent of each other
-    assert together.mean() == pytest.approx((p[1:] * p[:-1]).mean(), abs=0.002)
+    wave = (0.3 * np.sin(2 * np.pi * ROUND / 20) + 0.7) * trace.rates
+    factors = {"bernoulli": 1.0, "staircase": np.where(ROUND // 10 % 2 == 1, 0.4, 1.0)}
+    p = {"sine": wave, "interleaved": np.where(wave < 0.1, 0.0, wave)}
+    assert_binomial(online(trace), p[dynamics] if dynamics in p else factors[dynamics] * trace.rates)
 
 
-def transitions(p: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def transitions(p):
     """FedAU's probabilities of coming back and of going offline, client by client."""
     come, go = np.zeros_like(p), np.ones_like(p)
     for k in np.flatnonzero(p):
@@ -130,20 +118,17 @@ def transitions(p: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def test_markov_by_definition():
     p = np.repeat(LEVELS, 500)
     come, go = transitions(p)
-    seen = online(given_rates(p, 3, dynamics="markov"), range(1, ROUNDS + 1))
+    seen = online(given_rates(p, 3, dynamics="markov"))
     of_level = seen.reshape(ROUNDS, len(LEVELS), -1)
     assert_distribution(of_level[0].sum(axis=1), 500 * LEVELS, 500 * LEVELS * (1 - LEVELS))
     before, now = seen[:-1], seen[1:]
     for state, leaves in ((False, come), (True, go)):
-        in_state = ((before == state) * leaves).sum(axis=1)
-        left = ((before == state) & (now != state)).sum(axis=1)
-        assert_distribution(left, in_state, ((before == state) * leaves * (1 - leaves)).sum(axis=1))
-        in_state = (before == state).sum(axis=0)
-        left = ((before == state) & (now != state)).sum(axis=0)
-        some = in_state > 20
-        assert_distribution(
-            left[some], (in_state * leaves)[some], (in_state * leaves * (1 - leaves))[some], sigmas=6
-        )
+        there = before == state
+        for axis, sigmas in ((1, 5), (0, 6)):  # in each round, and of each client
+            left = (there & (now != state)).sum(axis=axis)
+            some = there.sum(axis=axis) > (20 if axis == 0 else -1)
+            mean, variance = ((there * x).sum(axis=axis) for x in (leaves, leaves * (1 - leaves)))
+            assert_distribution(left[some], mean[some], variance[some], sigmas)
     assert not of_level[:, 0].any()  # p = 0
     assert of_level[:, -1].all()  # p = 1
     rare = seen[:, go == 1]
@@ -171,18 +156,6 @@ def test_markov_has_the_rate_in_every_round():
         assert trace.round(t).online.mean() == pytest.approx(0.1, abs=5 * np.sqrt(0.09 / 100_000))
 
 
-def test_one_chain_for_all_and_a_chain_per_client_are_the_same():
-    def draws(t: int) -> np.ndarray:
-        return np.random.default_rng([3, t]).random(N, np.float32)
-
-    for share, memory in ((0.4, 0.7), (0.02, -0.02 / 0.98), (0.5, 0.0)):
-        arrays = (np.full(N, x, np.float32) for x in (share, memory))
-        one, many = Chains(draws, share, memory), Chains(draws, *arrays)
-        for t in range(1, 70):
-            # A draw between a probability in float32 and the same in float64 is possible, but rare.
-            assert np.count_nonzero(one.online(t) != many.online(t)) <= 1
-
-
 def test_cyclic_by_definition():
     p = np.tile(LEVELS, 400)
     trace = given_rates(p, 3, dynamics="cyclic")
@@ -198,10 +171,8 @@ def test_cyclic_by_definition():
         turns = np.tile(np.arange(length[k]) < active[k], 4)
         assert np.array_equal(seen[first[k] :, k], turns[: 303 - first[k]])
     for level in range(len(LEVELS)):
-        inactive = length[level] - active[level]
-        z = (offset[level :: len(LEVELS)] - (inactive - 1) / 2).sum() / np.sqrt(
-            400 * max(inactive**2 - 1, 1) / 12
-        )
+        inactive, own = length[level] - active[level], offset[level :: len(LEVELS)]
+        z = (own - (inactive - 1) / 2).sum() / np.sqrt(400 * max(inactive**2 - 1, 1) / 12)
         assert abs(z) < 5
     assert len(np.unique(offset[p == 0.1])) > 85  # of 90
 
@@ -212,3 +183,93 @@ def test_cyclic_rounds_halves_to_even():
     assert active.tolist() == [1, 2, 2, 12, 38, 100, 100]
     assert inactive.tolist() == [99, 98, 98, 88, 62, 1, 1]
     assert given_rates(np.array([0.256]), 3, dynamics="cyclic", cycle=10).cycles[0].tolist() == [3]
+
+
+# Rates by the labels of a client's data
+
+
+def shares(num_clients, count=L):
+    """Label shares of a Dirichlet partition with 0.1 for every label, shape (N, L)."""
+    return np.random.default_rng(1).dirichlet(np.full(count, 0.1), num_clients)
+
+
+def rates(nu, seed=3, **options):
+    return TRACES["labels"](len(nu), seed, label_shares=nu, **options).rates
+
+
+def phi(seed, count=L):
+    """The weights of the labels: the rates of clients with one label each, unscaled."""
+    return rates(np.eye(count), seed, floor=0.0, mean=1 / count)
+
+
+def test_rates_by_definition():
+    nu = shares(500)
+    weights = phi(3)
+    assert weights.sum() == pytest.approx(1)
+    p = rates(nu, floor=0.05, mean=0.15)
+    by_hand = [max(0.05, 0.15 * L * sum(nu[k, c] * weights[c] for c in range(L))) for k in range(500)]
+    assert p == pytest.approx(np.minimum(by_hand, 1))
+    assert p.min() == 0.05
+    assert rates(np.full((3, L), 1 / L), mean=0.3) == pytest.approx(0.3)
+    # Of many labels, some are cut at 1.
+    unscaled = phi(3, 100) * 100 * 0.1
+    assert unscaled.max() > 1
+    assert rates(np.eye(100)) == pytest.approx(np.clip(unscaled, 0.02, 1))
+    assert rates(np.eye(100)).max() == 1
+    with pytest.raises(ValueError, match="label shares of 4 clients are given, for 5 clients"):
+        TRACES["labels"](5, 1, label_shares=shares(4))
+
+
+def test_weights_are_dirichlet():
+    # Dirichlet(a) with a = 0.1 for each of L labels: mean 1 / L, variance (1 / L) (1 - 1 / L) / (a L + 1).
+    drawn = np.array([phi(seed) for seed in range(3000)])
+    assert drawn.mean(axis=0) == pytest.approx(1 / L, abs=5 * np.sqrt(0.045 / 3000))
+    assert drawn.var() == pytest.approx(0.045, rel=0.05)
+
+
+def test_fedawe_rates():
+    drawn = np.array([rates(np.eye(5), seed, phi="uniform") for seed in range(3000)])
+    for label, highest in enumerate([1, 1, 0.5, 0.5, 0.5]):  # the first half of an odd number is rounded down
+        values = drawn[:, label]
+        assert values.min() < 0.01  # no floor
+        assert 0.98 * highest < values.max() <= highest
+        assert values.mean() == pytest.approx(highest / 2, abs=5 * highest / np.sqrt(12 * 3000))
+    nu = shares(50, count=5)
+    assert rates(nu, 7, phi="uniform") == pytest.approx(nu @ drawn[7])
+
+
+@pytest.mark.parametrize("dynamics", ["interleaved", "markov", "cyclic"])
+def test_labels_drive_any_dynamics(dynamics):
+    nu = shares(2000)
+    trace = TRACES["labels"](2000, 3, label_shares=nu, dynamics=dynamics)
+    same = given_rates(rates(nu), 3, dynamics=dynamics)
+    assert all(np.array_equal(trace.round(t).online, same.round(t).online) for t in (1, 6, 700))
+    seen = online(trace, range(1, 2001)).mean(axis=0)
+    likely = trace.rates > np.quantile(trace.rates, 0.9)
+    assert seen[likely].mean() > 3 * seen[~likely].mean()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"partition": "dirichlet:alpha=1"},
+        {"partition": "dirichlet:alpha=1", "evaluate_on": "objective", "holdout": 0.4},
+        {"partition": "label", "sizes": "pareto"},
+        {"task": "synthetic"},
+    ],
+)
+def test_rates_follow_the_data(changes: dict[str, Any]) -> None:
+    """Label shares are counted one by one, held-out examples included."""
+    chosen = Settings(trace="labels", num_clients=30, seed=4, **changes)
+    federation = Federation.of(chosen)
+    data, trace = federation.data, federation.trace
+    nu = np.zeros((30, data.num_outputs))
+    for k in range(30):
+        labels = data.train_set(np.array([k]))[1].tolist()
+        if "holdout" in changes:
+            labels += data.holdout(np.array([k]))[1].tolist()
+        for label in labels:
+            nu[k, label] += 1 / len(labels)
+    assert trace.rates == pytest.approx(rates(nu, 4))
+    assert np.ptp(trace.rates) > 0.1
+    assert np.array_equal(Federation.of(chosen.for_clients()).trace.rates, trace.rates)
