@@ -1,7 +1,6 @@
 """Partitions read from a file of indices."""
 
 import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -88,13 +87,6 @@ def test_what_else_is_refused(write: Callable[..., str], capsys: pytest.CaptureF
         with pytest.raises(SystemExit):
             sim.main(["--partition", partition, "--engine", "inline"])
         assert len(capsys.readouterr().err.splitlines()) == 1
-
-
-@pytest.mark.parametrize("make", [os.mkfifo, Path.mkdir, lambda path: path.symlink_to("/dev/zero")])
-def test_what_is_not_a_file_is_refused_at_once(tmp_path: Path, make: Any) -> None:
-    make(tmp_path / "parts.json")
-    with pytest.raises(ValueError, match=r"parts\.json: [^\n]+$"):
-        read(str(tmp_path / "parts.json"))
 
 
 CONTENT = st.recursive(

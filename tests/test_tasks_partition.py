@@ -1,9 +1,12 @@
+"""How many examples each client has, and which."""
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedtide.tasks import PARTITIONS, SIZES
+from fedtide.tasks.sizes import apportion
 
 ORDERS = ("random", "sorted")
 OTHERS = [name for name in PARTITIONS if name.startswith("flwr-")]  # of Flower's library
@@ -13,6 +16,76 @@ MNIST_COUNTS = [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]
 
 def rng(seed: int = 0) -> np.random.Generator:
     return np.random.default_rng([seed, *b"partition"])
+
+
+# Sizes
+
+
+def test_apportion_by_hand():
+    """By largest remainder, and at least one each."""
+    # Quotas 1.5, 3.75, 4.75: the two examples left go to the two largest remainders.
+    assert apportion(10, np.array([6.0, 15.0, 19.0])).tolist() == [1, 4, 5]
+    assert apportion(10, np.array([1e-12, 0.0, 1.0, 3.0])).tolist() == [1, 1, 2, 6]
+
+
+@given(st.lists(st.floats(0, 1e9), min_size=1, max_size=30), st.integers(0, 500))
+def test_apportion_is_exact(weights, extra):
+    weights[0] = 1.0
+    counts = apportion(len(weights) + extra, np.array(weights))
+    assert counts.sum() == len(weights) + extra
+    assert counts.min() >= 1
+    assert np.all(np.diff(counts[np.argsort(weights, kind="stable")]) >= -1)
+
+
+@given(st.sampled_from(["equal", "pareto"]), st.integers(1, 200), st.integers(0, 1000), st.integers(0, 9))
+def test_equal_and_pareto_cover_all_examples(name, num_clients, extra, seed):
+    sizes = SIZES[name](num_clients, num_clients + extra, rng(seed))
+    assert sizes.shape == (num_clients,)
+    assert sizes.dtype == np.int64
+    assert sizes.sum() == num_clients + extra
+    assert sizes.min() >= 1
+    assert name != "equal" or np.ptp(sizes) <= 1
+    np.testing.assert_array_equal(sizes, SIZES[name](num_clients, num_clients + extra, rng(seed)))
+
+
+def test_pareto_has_the_tail_of_its_index():
+    # P(w > t) = t^-index: 2^-2 of the sizes exceed twice the smallest one, 4^-2 four times.
+    sizes = SIZES["pareto"](20_000, 200_000_000, rng(), index=2.0)
+    assert np.mean(sizes > 2 * sizes.min()) == pytest.approx(1 / 4, abs=0.01)
+    assert np.mean(sizes > 4 * sizes.min()) == pytest.approx(1 / 16, abs=0.01)
+    for index in (1e-6, 1e-3, 1e6):
+        assert SIZES["pareto"](100, 10_000, rng(), index=index).sum() == 10_000
+
+
+def test_another_seed_gives_other_sizes():
+    for name in ("pareto", "normal"):
+        assert not np.array_equal(SIZES[name](50, 6000, rng(0)), SIZES[name](50, 6000, rng(1)))
+
+
+def test_normal_has_its_mean_and_deviation():
+    sizes = SIZES["normal"](10_000, 10**6, rng(), mean=60.0, sd=10.0)
+    assert sizes.mean() == pytest.approx(60, abs=0.5)
+    assert sizes.std() == pytest.approx(10, abs=0.3)
+
+
+@settings(max_examples=30)
+@given(st.integers(0, 1000))
+def test_normal_fits_a_data_set_of_its_expected_total(seed):
+    # FedLaAvg on MNIST: 1000 clients with on average 60 of the 60,000 images.
+    sizes = SIZES["normal"](1000, 60_000, rng(seed), mean=60.0, sd=10.0)
+    assert 58_000 < sizes.sum() <= 60_000
+    assert sizes.min() >= 1
+
+
+def test_sizes_beyond_the_data_set_are_refused():
+    with pytest.raises(ValueError, match=r"num-clients=100 .* need 6000 examples but there are 5000"):
+        SIZES["normal"](100, 5000, rng(), mean=60.0, sd=0.0)
+    for sizes in SIZES.values():
+        with pytest.raises(ValueError, match="11 clients for 10 examples"):
+            sizes(11, 10, rng())
+
+
+# Partitions
 
 
 def labels_of(*counts: int) -> np.ndarray:
@@ -31,6 +104,17 @@ def assert_disjoint(labels, partition):
     assert rows.max() < len(labels)
 
 
+def divided(name, labels, sizes, seed=0):
+    """A partition of all examples, which depends on the seed alone, and whether it depends on it."""
+    partition, again, other = (PARTITIONS[name](labels, sizes, rng(s)) for s in (seed, seed, seed + 1))
+    assert len(partition) == len(sizes)
+    assert_disjoint(labels, partition)
+    assert sum(map(len, partition)) == len(labels)
+    assert min(map(len, partition)) >= 1
+    assert [part.tolist() for part in partition] == [part.tolist() for part in again]
+    return partition, any(set(a) != set(b) for a, b in zip(partition, other, strict=True))
+
+
 @settings(max_examples=60)
 @given(
     st.sampled_from(DRAWN),
@@ -42,25 +126,17 @@ def assert_disjoint(labels, partition):
 def test_partitions_are_disjoint_exhaustive_and_reproducible(name, distribution, counts, num_clients, seed):
     labels = labels_of(*counts)
     sizes = SIZES[distribution](num_clients, len(labels), rng(seed))
-    partition = PARTITIONS[name](labels, sizes, rng(seed))
-    assert len(partition) == num_clients
-    assert_disjoint(labels, partition)
-    assert sum(map(len, partition)) == len(labels)
-    assert min(map(len, partition)) >= 1
+    partition, _ = divided(name, labels, sizes, seed)
     if name in ("iid", "dirichlet", "similarity"):
         assert [len(part) for part in partition] == sizes.tolist()
     else:
         held = {"classes": 2, "label": 1}[name]
         assert all(np.count_nonzero(histogram(labels, part)) == held for part in partition)
-    for part, again in zip(partition, PARTITIONS[name](labels, sizes, rng(seed)), strict=True):
-        np.testing.assert_array_equal(part, again)
 
 
 def test_another_seed_gives_another_partition():
-    labels, sizes = labels_of(50, 50, 50), np.full(15, 10)
     for name in DRAWN:
-        one, two = (PARTITIONS[name](labels, sizes, rng(seed)) for seed in (0, 1))
-        assert any(set(a) != set(b) for a, b in zip(one, two, strict=True))
+        assert divided(name, labels_of(50, 50, 50), np.full(15, 10))[1]
 
 
 def test_iid_clients_have_the_class_proportions_of_the_data_set():
@@ -201,18 +277,11 @@ def test_what_is_impossible_is_refused(name, options, counts, sizes, says):
 def test_partitions_of_flwr_datasets(name):
     pytest.importorskip("flwr_datasets")
     labels, sizes = labels_of(60, 50, 40, 30), np.full(6, 30)
-    partition = PARTITIONS[name](labels, sizes, rng())
-    assert len(partition) == 6
-    assert_disjoint(labels, partition)
-    assert sum(map(len, partition)) == len(labels)
+    partition, drawn = divided(name, labels, sizes)
     if name in ("flwr-pathological", "flwr-shard"):
         most = {"flwr-pathological": 2, "flwr-shard": 4}[name]
         assert max(np.count_nonzero(histogram(labels, part)) for part in partition) <= most
-    for part, again in zip(partition, PARTITIONS[name](labels, sizes, rng()), strict=True):
-        np.testing.assert_array_equal(part, again)
-    other = PARTITIONS[name](labels, sizes, rng(1))
-    drawn = name in ("flwr-dirichlet", "flwr-pathological", "flwr-shard")
-    assert drawn == any(set(a) != set(b) for a, b in zip(partition, other, strict=True))
+    assert drawn == (name in ("flwr-dirichlet", "flwr-pathological", "flwr-shard"))
     with pytest.raises(ValueError, match="leave --sizes out"):
         PARTITIONS[name](labels, np.arange(6) + 27, rng())
 
