@@ -63,7 +63,7 @@ def damages(draw: Any) -> tuple[str, float, int]:
     return draw(st.sampled_from(FILES)), draw(st.floats(0, 1)), draw(st.integers(1, 255))
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(damage=damages())
 @example(damage=("metrics.jsonl", 0.5, 1))
 @example(damage=("config.toml", 0.5, 128))

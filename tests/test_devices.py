@@ -1,11 +1,14 @@
-"""Five real SuperNodes with TLS and keys: they come, go, hang, are slow, and others pretend to be them."""
+"""Real SuperNodes with TLS and keys, five and fifty: they come, go, hang, are slow, or are strangers."""
 
+import argparse
 import json
 from collections.abc import Callable
+from contextlib import ExitStack
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import httpx
 import numpy as np
 import pytest
 from federation import Federation
@@ -14,6 +17,7 @@ from test_run_folder_page import described, keys_of
 from waiting import wait_until
 
 import sim
+from benchmarks.superlink import ManyNodes, add_options
 from clients.device import leave
 from fedtide.config import Settings
 from fedtide.plan import Plan
@@ -245,3 +249,36 @@ def replay(path: Path, runs: Path, records: Records) -> None:
     with np.load(path / "weights.npz") as arrays:
         expected = np.concatenate([arrays[name].ravel() for name in arrays.files])
     np.testing.assert_allclose(weights, expected, rtol=1e-4, atol=1e-6)
+
+
+# Fifty nodes that speak Flower's fleet protocol: every reply counts, and the run is replayed
+
+
+NODES, ROUNDS = 50, 2
+OF_MANY = f"num-clients={NODES} num-rounds={ROUNDS} strategy='fedavg' local-steps=4 batch-size=0"
+
+
+@pytest.mark.xdist_group("flower")
+def test_fifty_nodes(tmp_path: Path) -> None:
+    parser = argparse.ArgumentParser()
+    add_options(parser)
+    options = parser.parse_args(["--client", "clients.app:app", "--poll", "1"])
+    with ExitStack() as stack:
+        there = ManyNodes(options, tmp_path, stack)
+        there.superlink()
+        there.fleet(NODES, "--patient")
+        run = there.run(f"{OF_MANY} model='logistic' cohort='stacked' run-dir='{tmp_path / 'runs'}'")
+        run.wait(1000)
+        unsigned = httpx.post(
+            f"http://127.0.0.1:{there.port}/v1/fleet/pull-messages",
+            headers={"content-type": "application/protobuf"},
+            timeout=60,
+        )
+        told, records = there.told(), there.records()
+    assert unsigned.status_code == 401, unsigned.text  # a layer that is not gone around
+    assert records is not None, (tmp_path / "run.log").read_text()
+    assert [record["active"] for record in records] == [[*range(NODES)]] * ROUNDS
+    assert len(told["usable"]) == NODES * ROUNDS
+    assert told["objects"] == {"task": 3, "reply": 3}
+    (path,) = (tmp_path / "runs").glob("*/")
+    replay(path, tmp_path / "replay", records)

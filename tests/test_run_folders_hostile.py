@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fedtide.runs
@@ -157,7 +157,7 @@ VALUES: Any = st.recursive(
 )
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(data=st.data())
 def test_any_content_is_read_or_refused(run: Path, data: st.DataObject) -> None:
     summary, record = json.loads((run / "summary.json").read_text()), json.loads(lines(run)[2])

@@ -1,5 +1,6 @@
-"""A client's memory in Flower's Context and in files, and how a Flower client uses it."""
+"""A client's memory: in Flower's Context, in files, beyond a limit of RAM, and in a Flower client."""
 
+import errno
 import logging
 import os
 import subprocess
@@ -14,15 +15,37 @@ import pytest
 import safetensors.numpy
 from flwr.app import Context, RecordDict
 from flwr.common import Code, EvaluateIns, FitIns, ndarrays_to_parameters, serde
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from memories import MEMORIES, assert_same_memory
+from hypothesis.extra import numpy as hnp
 from test_engine_run_folder import no_file_above
 
 from clients.app import client_fn
 from clients.memory.handshake import Memory
 from clients.memory.packing import from_bytes, to_bytes
+from clients.memory.spill import Memories, Spilled
 from clients.memory.stores import ContextStore, FileStore
+from clients.simulated.virtual import VirtualClients
+
+ARRAYS = hnp.arrays(
+    st.sampled_from([np.float32, np.float64, np.int64, np.uint8]),
+    hnp.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=4),
+)
+NAMES = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
+STATES = st.dictionaries(NAMES, ARRAYS, max_size=4)
+MEMORIES = st.builds(Memory, STATES, st.integers(0, 10**9), st.none() | STATES, st.integers(0, 10**9))
+
+
+def assert_same_memory(got: Memory | None, expected: Memory) -> None:
+    assert got is not None
+    assert (got.tag, got.pending_tag) == (expected.tag, expected.pending_tag)
+    assert (got.pending is None) == (expected.pending is None)
+    for one, other in ((got.committed, expected.committed), (got.pending or {}, expected.pending or {})):
+        assert [*one] == [*other]
+        for key, array in other.items():
+            assert (one[key].dtype, one[key].shape) == (array.dtype, array.shape)
+            assert one[key].tobytes() == array.tobytes()
+
 
 SETTINGS: dict[str, Any] = {"model": "logistic", "num_clients": 6, "local_steps": 3, "trace": "always"}
 START = [np.zeros((10, 64), np.float32), np.zeros(10, np.float32)]
@@ -34,7 +57,7 @@ def context(run: int = 7, client: int = 2, settings: dict[str, Any] = SETTINGS, 
 
 
 @pytest.mark.parametrize("kind", ["context", "file"])
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(memory=MEMORIES, other=MEMORIES)
 def test_a_memory_is_loaded_as_it_was_saved(kind: str, tmp_path: Path, memory: Memory, other: Memory) -> None:
     """Whatever the names and shapes, from another object, and the newest one only."""
@@ -43,9 +66,7 @@ def test_a_memory_is_loaded_as_it_was_saved(kind: str, tmp_path: Path, memory: M
         (FileStore(tmp_path, 7, 2) if kind == "file" else ContextStore(node)).save(saved)
     if kind == "context":  # as Flower sends it from process to process
         node = serde.context_from_proto(serde.context_to_proto(node))
-    loaded = (FileStore(tmp_path, 7, 2) if kind == "file" else ContextStore(node)).load()
-    assert loaded is not None
-    assert_same_memory(loaded, memory)
+    assert_same_memory((FileStore(tmp_path, 7, 2) if kind == "file" else ContextStore(node)).load(), memory)
     if kind == "file":
         assert os.listdir(tmp_path) == ["run-7-client-2.safetensors"]
 
@@ -76,7 +97,6 @@ def test_a_broken_file_is_no_memory(kind: str, tmp_path: Path, caplog: pytest.Lo
     assert caplog.text == ""  # said once
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.binary(max_size=60), MEMORIES, st.data())
 def test_other_bytes_are_no_memory(noise: bytes, memory: Memory, data: st.DataObject) -> None:
     """Whatever is cut off, added or replaced."""
@@ -266,3 +286,55 @@ def test_methods_without_client_memory_store_nothing(tmp_path: Path) -> None:
     config = {key: v for key, v in device.config(1, 0).items() if key not in ("rule", "last-accepted")}
     assert client_fn(device.context).fit(FitIns(device.parameters, config)).status.code == Code.OK
     assert os.listdir(tmp_path) == []
+
+
+# Memories beyond a limit of RAM are stored in a file, which changes no result
+
+
+@given(table=st.lists(st.tuples(st.integers(0, 3), MEMORIES), max_size=12), limit=st.integers(0, 400))
+def test_the_memory_that_was_stored_last_is_loaded(table: list[tuple[int, Memory]], limit: int) -> None:
+    memories, stored, expected = Memories(limit), {}, {}
+    for client, memory in table:
+        stored[client], expected[client] = memories.store(client, memory), memory
+        in_ram = [m for m in stored.values() if isinstance(m, Memory)]
+        states = [state for m in in_ram for state in (m.committed, m.pending or {})]
+        assert sum(array.nbytes for state in states for array in state.values()) <= limit
+    for client, memory in expected.items():
+        assert_same_memory(VirtualClients.load(None, stored[client]), memory)  # it uses no clients
+
+
+def test_the_file_does_not_grow_from_round_to_round() -> None:
+    memories = Memories(0)
+    for number in range(50):
+        for client in range(3):
+            state = {"v": np.full(1000, number, np.float32)}
+            stored = memories.store(client, Memory(state, number, state, number + 1))
+            assert isinstance(stored, Spilled)
+    assert stored.file.size == 3 * 2 * 4000
+
+
+@pytest.mark.parametrize("method", ["mimic:memory=client", "apfl", "efl"])
+def test_a_run_is_the_same_with_its_memories_in_a_file(
+    simulate: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    run = {"strategy": method, "trace": "bernoulli:p=0.6+lost:p=0.2", "num_rounds": 5, "departures": "1=3"}
+    expected = simulate(**run)
+    made: list[Memories] = []
+
+    def small(*_: Any) -> Memories:
+        made.append(Memories(20_000))
+        return made[-1]
+
+    monkeypatch.setattr("fedtide.engine.transports.inline.Memories", small)
+    found = simulate(**run)
+    assert made[0]._file is not None
+    np.testing.assert_array_equal(found.weights, expected.weights)
+    for one, other in zip(found.rounds, expected.rounds, strict=True):
+        assert one["active"] == other["active"]
+        assert one.get("personal_accuracy") == other.get("personal_accuracy")
+
+
+def test_a_full_disk_for_memories_is_a_clear_error() -> None:
+    with no_file_above(0), pytest.raises(OSError, match="free space or set TMPDIR") as raised:
+        Memories(0).store(0, Memory({"v": np.ones(3)}, 1))
+    assert raised.value.errno == errno.EFBIG
