@@ -9,13 +9,16 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import chdir, redirect_stderr, redirect_stdout
 from io import StringIO
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scripts import Done
 
 import fedtide
 import sim
@@ -54,9 +57,18 @@ class Net(nn.Sequential):
 SMALL = ["--num-clients=4", "--local-steps=2", "--engine=inline", "--no-report", "--trace=always"]
 
 
-def cli(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    call = [sys.executable, sim.__file__, *arguments]
-    return subprocess.run(call, cwd=cwd, capture_output=True, text=True, check=False)
+def cli(*arguments: str, cwd: Path) -> Done:
+    """Run the command line as in a new process, which has imported and named nothing yet."""
+    out, err, code = StringIO(), StringIO(), 0
+    sys.modules.pop("mine", None)
+    with chdir(cwd), redirect_stdout(out), redirect_stderr(err), patch.object(sys, "path", [*sys.path]):
+        try:
+            with patch.object(dotted, "_named_by", {}):
+                code = sim.main(arguments)
+        except SystemExit as ended:
+            code = int(str(ended.code))
+    sys.modules.pop("mine", None)
+    return Done(code, out.getvalue(), err.getvalue())
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +77,7 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("original")
     (folder / "mine.py").write_text(MINE)
     done = cli(*SMALL, "--strategy=mine.Mine", "--model=mine.Net", "--num-rounds=1", cwd=folder)
-    assert done.returncode == 0, done.stderr
+    assert done.code == 0, done.err
     (run,) = (folder / "runs").iterdir()
     run.rename(folder / "run")
     return folder
@@ -116,11 +128,11 @@ def test_resuming_a_foreign_folder_imports_nothing_of_it(here: Path) -> None:
     before = content(here)
     for folder, cwd in (("run", here), (".", here / "run")):
         done = cli("--resume", folder, "--num-rounds=2", cwd=cwd)
-        assert (done.returncode, done.stdout) == (2, "")
-        assert done.stderr.count("\n") == 1
-        assert f"{Path(folder, 'config.toml')} names code that is not of fedtide: " in done.stderr
-        assert LINE in done.stderr
-        assert "--trust (in Python, trust=True)" in done.stderr
+        assert (done.code, done.out) == (2, "")
+        assert done.err.count("\n") == 1
+        assert f"{Path(folder, 'config.toml')} names code that is not of fedtide: " in done.err
+        assert LINE in done.err
+        assert "--trust (in Python, trust=True)" in done.err
     assert content(here) == before
 
 
@@ -156,16 +168,15 @@ def test_no_function_of_the_system_is_called(here: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as victim:
         names = {"strategy": '"fedavg"', "model": '"logistic"', "trace": '"os.kill"', "seed": "9"}
         change(here / "run", num_clients=str(victim.pid), **names)
-        for flags, says in {
-            (): "names code that is not of fedtide: trace os.kill;",
-            (
-                "--trust",
-            ): "trace os.kill is of type builtin_function_or_method; it must be a class or a function",
-            ("--trace=os.kill",): "trace os.kill is of type builtin_function_or_method",
-        }.items():
+        built_in = "trace os.kill is of type builtin_function_or_method"
+        for flags, says in (
+            ([], "names code that is not of fedtide: trace os.kill;"),
+            (["--trust"], f"{built_in}; it must be a class or a function"),
+            (["--trace=os.kill"], built_in),
+        ):
             done = cli("--resume=run", *flags, cwd=here)
-            assert done.returncode == 2
-            assert says in done.stderr
+            assert done.code == 2
+            assert says in done.err
         assert victim.poll() is None
         victim.communicate(b"\n")
     assert victim.returncode == 0
@@ -178,27 +189,28 @@ def test_no_function_of_the_system_is_called(here: Path) -> None:
 
 def test_a_folder_that_is_trusted_or_whose_parts_are_named_again_goes_on(here: Path) -> None:
     named = ("--strategy=mine.Mine", "--model=mine.Net")
-    assert cli("--resume=run", "--num-rounds=2", named[0], cwd=here).returncode == 2
+    assert cli("--resume=run", "--num-rounds=2", named[0], cwd=here).code == 2
     for number, flags in enumerate([named, ("--trust",)], 2):
         done = cli("--resume=run", f"--num-rounds={number}", *flags, cwd=here)
-        assert done.returncode == 0, done.stderr
+        assert done.code == 0, done.err
     assert type(fedtide.load("run", trust=True).model()).__name__ == "Net"  # type: ignore[union-attr]
 
 
 def test_trust_is_for_folders(here: Path) -> None:
     for flags in (["--trust"], ["--trust", "--seed", "0", "1"]):
         done = cli(*flags, cwd=here)
-        assert done.returncode == 2
-        assert "trust" in done.stderr
+        assert done.code == 2
+        assert "trust" in done.err
     assert not (here / "runs").exists() or not [*(here / "runs").iterdir()]
 
 
 def test_the_line_of_an_interrupted_run_can_be_pasted(here: Path) -> None:
-    done = cli(*SMALL, "--strategy=mine.Stops", "--num-rounds=3", cwd=here)
+    call = [sys.executable, sim.__file__, *SMALL, "--strategy=mine.Stops", "--num-rounds=3"]
+    done = subprocess.run(call, cwd=here, capture_output=True, text=True, check=False)
     assert done.returncode == 128 + signal.SIGINT
     command = re.search(r"interrupted: python sim.py (.* --trust) continues the run", done.stdout)
     assert command, done.stdout
-    assert cli(*command[1].split(), cwd=here).returncode == 0
+    assert cli(*command[1].split(), cwd=here).code == 0
 
 
 def test_what_this_process_has_named_needs_no_trust(here: Path) -> None:
@@ -222,11 +234,8 @@ def test_a_foreign_cluster_is_not_connected_to(here: Path) -> None:
     cluster = {"engine": '"ray"', "ray_address": '"192.0.2.1:6379"'}
     change(here / "run", strategy='"fedavg"', model='"logistic"', **cluster)
     done = cli("--resume=run", "--num-rounds=2", cwd=here)
-    assert done.returncode == 2
-    assert (
-        "resume run: the run was on the cluster at 192.0.2.1:6379; give ray-address again, take"
-        in done.stderr
-    )
+    assert done.code == 2
+    assert "resume run: the run was on the cluster at 192.0.2.1:6379; give ray-address again" in done.err
 
 
 def test_parts_of_fedtide_do_not_open_the_working_directory(here: Path) -> None:
@@ -250,14 +259,8 @@ def test_names_of_clients_are_no_formulas(tmp_path: Path, monkeypatch: pytest.Mo
     names = ("'quoted'", "-1.5", "=cmd|' /C calc'!A0", "a\x1b[2Jb")
     rows = [f'"{name}",{i},{i % 2}\n' for i in range(10) for name in names]
     Path("data.csv").write_text("".join(["who,x,y\n", *rows]))
-    run = fedtide.run(
-        task="csv:file=data.csv,target=y,client=who",
-        num_clients=4,
-        num_rounds=1,
-        report=False,
-        progress=False,
-        engine="inline",
-    )
+    task = "csv:file=data.csv,target=y,client=who"
+    run = fedtide.run(task=task, num_clients=4, num_rounds=1, report=False, progress=False, engine="inline")
     assert {*run.client_names} == {*names[:3], "a␛[2Jb"}
     cells = [name for _, name in csv.reader((run.path / "clients.csv").open(newline=""))]
     assert {*cells} == {"name", "''quoted'", "-1.5", "'=cmd|' /C calc'!A0", "a␛[2Jb"}
