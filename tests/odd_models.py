@@ -3,6 +3,7 @@
 from collections import OrderedDict
 from collections.abc import Callable
 from inspect import isfunction
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,50 +14,40 @@ from torchvision import models
 Builder = Callable[[tuple[int, ...], int], nn.Module]
 
 
-def _size(shape: tuple[int, ...]) -> int:
-    return int(np.prod(shape))
+def _sequence(make: Callable[[int, int], list[nn.Module]]) -> Builder:
+    """A sequence of layers, given the numbers of inputs and of classes."""
+
+    def build(shape: tuple[int, ...], classes: int) -> nn.Module:
+        return nn.Sequential(nn.Flatten(), *make(int(np.prod(shape)), classes))
+
+    return build
 
 
-def _linear(shape: tuple[int, ...], classes: int) -> tuple[nn.Module, nn.Linear]:
-    layer = nn.Linear(_size(shape), classes)
-    return nn.Sequential(nn.Flatten(), layer), layer
+def _changed(change: Callable[[nn.Module, nn.Linear], Any]) -> Builder:
+    """A linear model, and what is done to it and its layer."""
+
+    def build(shape: tuple[int, ...], classes: int) -> nn.Module:
+        layer = nn.Linear(int(np.prod(shape)), classes)
+        model = nn.Sequential(nn.Flatten(), layer)
+        change(model, layer)
+        return model
+
+    return build
 
 
-def removed_pruning(shape: tuple[int, ...], classes: int) -> nn.Module:
-    model, layer = _linear(shape, classes)
+# What computes the weight
+
+pruned = _changed(lambda model, layer: prune.l1_unstructured(layer, "weight", 0.5))
+old_spectral_norm = _changed(lambda model, layer: nn.utils.spectral_norm(layer))
+old_weight_norm = _changed(lambda model, layer: nn.utils.weight_norm(layer))
+spectral_norm = _changed(lambda model, layer: parametrizations.spectral_norm(layer))
+weight_norm = _changed(lambda model, layer: parametrizations.weight_norm(layer))
+
+
+@_changed
+def removed_pruning(model: nn.Module, layer: nn.Linear) -> None:
     prune.l1_unstructured(layer, "weight", 0.5)
     prune.remove(layer, "weight")
-    return model
-
-
-def pruned(shape: tuple[int, ...], classes: int) -> nn.Module:
-    model, layer = _linear(shape, classes)
-    prune.l1_unstructured(layer, "weight", 0.5)
-    return model
-
-
-def old_spectral_norm(shape: tuple[int, ...], classes: int) -> nn.Module:
-    model, layer = _linear(shape, classes)
-    nn.utils.spectral_norm(layer)
-    return model
-
-
-def old_weight_norm(shape: tuple[int, ...], classes: int) -> nn.Module:
-    model, layer = _linear(shape, classes)
-    nn.utils.weight_norm(layer)
-    return model
-
-
-def spectral_norm(shape: tuple[int, ...], classes: int) -> nn.Module:
-    model, layer = _linear(shape, classes)
-    parametrizations.spectral_norm(layer)
-    return model
-
-
-def weight_norm(shape: tuple[int, ...], classes: int) -> nn.Module:
-    model, layer = _linear(shape, classes)
-    parametrizations.weight_norm(layer)
-    return model
 
 
 class Symmetric(nn.Module):
@@ -64,75 +55,61 @@ class Symmetric(nn.Module):
         return weight.abs() - 0.05
 
 
-def parametrized(shape: tuple[int, ...], classes: int) -> nn.Module:
-    model, layer = _linear(shape, classes)
-    parametrize.register_parametrization(layer, "weight", Symmetric())
-    return model
+parametrized = _changed(
+    lambda model, layer: parametrize.register_parametrization(layer, "weight", Symmetric())
+)
+
+# Hooks
+
+forward_hook = _changed(lambda model, layer: layer.register_forward_hook(lambda part, x, y: y * 3))
+pre_hook = _changed(lambda model, layer: layer.register_forward_pre_hook(lambda part, x: (x[0] - 0.5,)))
+hook_of_the_whole = _changed(
+    lambda model, layer: model.register_forward_hook(
+        lambda part, x, y: y * torch.arange(1.0, layer.out_features + 1)
+    )
+)
+backward_pre_hook = _changed(
+    lambda model, layer: layer.register_full_backward_pre_hook(lambda part, y: (y[0].clamp(-0.01, 0.01),))
+)
 
 
-def forward_hook(shape: tuple[int, ...], classes: int) -> nn.Module:
-    model, layer = _linear(shape, classes)
-    layer.register_forward_hook(lambda part, inputs, outputs: outputs * 3)
-    return model
+@_sequence
+def backward_hook(size: int, classes: int) -> list[nn.Module]:
+    last = nn.Linear(8, classes)
+    last.register_full_backward_hook(lambda part, inputs, outputs: (inputs[0] * 2,))
+    return [nn.Linear(size, 8), nn.ReLU(), last]
 
 
-def pre_hook(shape: tuple[int, ...], classes: int) -> nn.Module:
-    model, layer = _linear(shape, classes)
-    layer.register_forward_pre_hook(lambda part, inputs: (inputs[0] - 0.5,))
-    return model
-
-
-def hook_of_the_whole(shape: tuple[int, ...], classes: int) -> nn.Module:
-    model, _ = _linear(shape, classes)
-    model.register_forward_hook(lambda part, inputs, outputs: outputs * torch.arange(1.0, classes + 1))
-    return model
-
-
-def backward_hook(shape: tuple[int, ...], classes: int) -> nn.Module:
-    model = nn.Sequential(nn.Flatten(), nn.Linear(_size(shape), 8), nn.ReLU(), nn.Linear(8, classes))
-    model[3].register_full_backward_hook(lambda part, inputs, outputs: (inputs[0] * 2,))
-    return model
-
-
-def backward_pre_hook(shape: tuple[int, ...], classes: int) -> nn.Module:
-    model, layer = _linear(shape, classes)
-    layer.register_full_backward_pre_hook(lambda part, outputs: (outputs[0].clamp(-0.01, 0.01),))
-    return model
-
-
-def tensor_hook(shape: tuple[int, ...], classes: int) -> nn.Module:
-    model, layer = _linear(shape, classes)
-    mask = (torch.arange(_size(shape)) % 2).float()
+@_changed
+def tensor_hook(model: nn.Module, layer: nn.Linear) -> None:
+    mask = (torch.arange(layer.in_features) % 2).float()
     layer.weight.register_hook(lambda gradient: gradient * mask)
-    return model
 
 
-def hook_after_accumulation(shape: tuple[int, ...], classes: int) -> nn.Module:
-    model, layer = _linear(shape, classes)
-
+@_changed
+def hook_after_accumulation(model: nn.Module, layer: nn.Linear) -> None:
     def clip(weight: Tensor) -> None:
         assert weight.grad is not None
         weight.grad = weight.grad.clamp(-0.01, 0.01)
 
     layer.weight.register_post_accumulate_grad_hook(clip)
-    return model
 
 
-def own_forward(shape: tuple[int, ...], classes: int) -> nn.Module:
-    model, layer = _linear(shape, classes)
-    layer.forward = lambda x: nn.functional.linear(x, layer.weight.sign() * 0.1 + layer.weight, layer.bias)  # type: ignore[method-assign]
-    return model
+# Layers of one's own
+
+
+@_changed
+def own_forward(model: nn.Module, layer: Any) -> None:
+    layer.forward = lambda x: nn.functional.linear(x, layer.weight.sign() * 0.1 + layer.weight, layer.bias)
 
 
 class Cosine(nn.Linear):
     def forward(self, x: Tensor) -> Tensor:
-        return 5 * nn.functional.linear(
-            nn.functional.normalize(x), nn.functional.normalize(self.weight), self.bias
-        )
+        normalize = nn.functional.normalize
+        return 5 * nn.functional.linear(normalize(x), normalize(self.weight), self.bias)
 
 
-def subclass(shape: tuple[int, ...], classes: int) -> nn.Module:
-    return nn.Sequential(nn.Flatten(), Cosine(_size(shape), classes))
+subclass = _sequence(lambda size, classes: [Cosine(size, classes)])
 
 
 class Standardised(nn.Conv2d):
@@ -147,55 +124,65 @@ def subclass_of_convolution(shape: tuple[int, ...], classes: int) -> nn.Module:
     return nn.Sequential(Standardised(shape[0], 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, classes))
 
 
-def twice(shape: tuple[int, ...], classes: int) -> nn.Module:
+# Weights that are shared, added, cut or frozen
+
+
+@_sequence
+def twice(size: int, classes: int) -> list[nn.Module]:
     layer = nn.Linear(16, 16)
-    first, last = nn.Linear(_size(shape), 16), nn.Linear(16, classes)
-    return nn.Sequential(nn.Flatten(), first, nn.ReLU(), layer, nn.ReLU(), layer, nn.ReLU(), last)
+    return [nn.Linear(size, 16), nn.ReLU(), layer, nn.ReLU(), layer, nn.ReLU(), nn.Linear(16, classes)]
 
 
-def tied(shape: tuple[int, ...], classes: int) -> nn.Module:
+@_sequence
+def tied(size: int, classes: int) -> list[nn.Module]:
     """Two layers that share a weight but not a bias."""
-    layers = [nn.Linear(16, 16) for _ in range(2)]
-    layers[1].weight = layers[0].weight
-    first, last = nn.Linear(_size(shape), 16), nn.Linear(16, classes)
-    return nn.Sequential(nn.Flatten(), first, nn.ReLU(), layers[0], nn.ReLU(), layers[1], nn.ReLU(), last)
+    one, other = nn.Linear(16, 16), nn.Linear(16, 16)
+    other.weight = one.weight
+    return [nn.Linear(size, 16), nn.ReLU(), one, nn.ReLU(), other, nn.ReLU(), nn.Linear(16, classes)]
 
 
-def tied_biases(shape: tuple[int, ...], classes: int) -> nn.Module:
+@_sequence
+def tied_biases(size: int, classes: int) -> list[nn.Module]:
     """Two layers that share a bias but not a weight."""
-    layers = [nn.Linear(8, 8) for _ in range(2)]
-    layers[1].bias = layers[0].bias
-    last = nn.Linear(8, classes)
-    return nn.Sequential(nn.Flatten(), nn.Linear(_size(shape), 8), nn.ReLU(), *layers, nn.ReLU(), last)
+    one, other = nn.Linear(8, 8), nn.Linear(8, 8)
+    other.bias = one.bias
+    return [nn.Linear(size, 8), nn.ReLU(), one, other, nn.ReLU(), nn.Linear(8, classes)]
 
 
-def extra_parameter(shape: tuple[int, ...], classes: int) -> nn.Module:
-    model, layer = _linear(shape, classes)
+@_changed
+def extra_parameter(model: nn.Module, layer: nn.Linear) -> None:
     layer.temperature = nn.Parameter(torch.ones(()))
     layer.register_forward_hook(lambda part, inputs, outputs: outputs * part.temperature)
-    return model
 
 
-def bias_of_one(shape: tuple[int, ...], classes: int) -> nn.Module:
+@_changed
+def bias_of_one(model: nn.Module, layer: nn.Linear) -> None:
     """One bias for all outputs."""
-    model, layer = _linear(shape, classes)
     layer.bias = nn.Parameter(torch.zeros(1))
-    return model
 
 
-def narrowed(shape: tuple[int, ...], classes: int) -> nn.Module:
+@_sequence
+def narrowed(size: int, classes: int) -> list[nn.Module]:
     """Units were taken away, and the layers still say how many there were."""
-    layers = nn.Linear(_size(shape), 32), nn.Linear(32, classes)
-    layers[0].weight = nn.Parameter(layers[0].weight.detach()[:9].clone())
-    layers[0].bias = nn.Parameter(layers[0].bias.detach()[:9].clone())
-    layers[1].weight = nn.Parameter(layers[1].weight.detach()[:, :9].clone())
-    return nn.Sequential(nn.Flatten(), layers[0], nn.ReLU(), layers[1])
+    first, last = nn.Linear(size, 32), nn.Linear(32, classes)
+    first.weight = nn.Parameter(first.weight.detach()[:9].clone())
+    first.bias = nn.Parameter(first.bias.detach()[:9].clone())
+    last.weight = nn.Parameter(last.weight.detach()[:, :9].clone())
+    return [first, nn.ReLU(), last]
 
 
-def frozen_first(shape: tuple[int, ...], classes: int) -> nn.Module:
-    first = nn.Linear(_size(shape), 16)
-    first.requires_grad_(False)
-    return nn.Sequential(nn.Flatten(), first, nn.ReLU(), nn.Linear(16, classes))
+frozen_first = _sequence(
+    lambda size, classes: [nn.Linear(size, 16).requires_grad_(False), nn.ReLU(), nn.Linear(16, classes)]
+)
+
+
+def named(shape: tuple[int, ...], classes: int) -> nn.Module:
+    """Layers by name, one of them without a bias."""
+    first, last = nn.Linear(int(np.prod(shape)), 8, bias=False), nn.Linear(8, classes)
+    return nn.Sequential(OrderedDict(flat=nn.Flatten(), first=first, last=last))
+
+
+# What is kept from batch to batch
 
 
 class Counting(nn.Module):
@@ -216,66 +203,39 @@ class Counting(nn.Module):
         return x - self.mean
 
 
-def buffer_set_anew(shape: tuple[int, ...], classes: int) -> nn.Module:
-    size = _size(shape)
-    return nn.Sequential(nn.Flatten(), Counting(size), nn.Linear(size, classes))
+buffer_set_anew = _sequence(lambda size, classes: [Counting(size), nn.Linear(size, classes)])
+batch_norm = _sequence(lambda size, classes: [nn.BatchNorm1d(size), nn.Linear(size, classes)])
+cumulative_batch_norm = _sequence(  # its mean is over all batches, which an integer buffer counts
+    lambda size, classes: [nn.BatchNorm1d(size, momentum=None), nn.Linear(size, classes)]
+)
 
 
-def cumulative_batch_norm(shape: tuple[int, ...], classes: int) -> nn.Module:
-    """Its mean is over all batches, which an integer buffer counts."""
-    size = _size(shape)
-    return nn.Sequential(nn.Flatten(), nn.BatchNorm1d(size, momentum=None), nn.Linear(size, classes))
-
-
-def batch_norm(shape: tuple[int, ...], classes: int) -> nn.Module:
-    size = _size(shape)
-    return nn.Sequential(nn.Flatten(), nn.BatchNorm1d(size), nn.Linear(size, classes))
-
-
-def named(shape: tuple[int, ...], classes: int) -> nn.Module:
-    """Layers by name, one of them without a bias."""
-    layers = OrderedDict(
-        flat=nn.Flatten(), first=nn.Linear(_size(shape), 8, bias=False), last=nn.Linear(8, classes)
-    )
-    return nn.Sequential(layers)
-
-
-class Forgetful(nn.Module):
+class Forgetful(nn.Linear):
     """Clears its gradients in `forward`, as some write it for safety."""
-
-    def __init__(self, size: int, classes: int) -> None:
-        super().__init__()
-        self.layer = nn.Linear(size, classes)
 
     def forward(self, x: Tensor) -> Tensor:
         self.zero_grad()
-        outputs: Tensor = self.layer(x.flatten(1))
-        return outputs
+        return super().forward(x.flatten(1))
 
 
 def forgetful(shape: tuple[int, ...], classes: int) -> nn.Module:
-    return Forgetful(_size(shape), classes)
+    return Forgetful(int(np.prod(shape)), classes)
 
 
-class Showing(nn.Module):
+class Showing(nn.Linear):
     """Keeps what it has computed last, to be looked at, and makes a mask once."""
 
-    def __init__(self, size: int, classes: int) -> None:
-        super().__init__()
-        self.layer = nn.Linear(size, classes)
-        self.mask: Tensor | None = None
-        self.shown: list[Tensor] = []
+    mask: Tensor | None = None
 
     def forward(self, x: Tensor) -> Tensor:
         if self.mask is None:
             self.mask = torch.arange(x[0].numel()) % 3 > 0
         self.shown = [x.flatten(1) * self.mask]
-        outputs: Tensor = self.layer(self.shown[0])
-        return outputs
+        return super().forward(self.shown[0])
 
 
 def showing(shape: tuple[int, ...], classes: int) -> nn.Module:
-    return Showing(_size(shape), classes)
+    return Showing(int(np.prod(shape)), classes)
 
 
 class Coloured(nn.Module):

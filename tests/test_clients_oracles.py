@@ -108,15 +108,8 @@ def test_a_chain_has_the_gradients_of_autograd(name: str, lengths: list[int]) ->
     dtype=st.sampled_from([torch.float32, torch.float64]),
 )
 def test_compiled_layers_have_the_gradients_of_autograd(
-    channels: list[int],
-    kernels: list[tuple[int, int]],
-    paddings: list[tuple[int, int]],
-    pooled: list[bool],
-    bias: bool,
-    size: tuple[int, int],
-    lengths: list[int],
-    dtype: torch.dtype,
-) -> None:
+    channels, kernels, paddings, pooled, bias, size, lengths, dtype
+):
     layers: list[nn.Module] = []
     (height, width), inputs = size, channels[0]
     for outputs, kernel, padding, pools in zip(channels[1:], kernels, paddings, pooled, strict=True):
@@ -227,15 +220,7 @@ def check_steps(model: FlatModel, steps: list[int], batch_size: int, made: Corre
     direction=st.sampled_from(["none", "one", "own"]),
     apart=st.booleans(),
 )
-def test_compiled_steps_are_those_of_autograd(
-    widths: list[int],
-    batch_size: int,
-    steps: list[int],
-    bias: bool,
-    strength: float,
-    direction: str,
-    apart: bool,
-) -> None:
+def test_compiled_steps_are_those_of_autograd(widths, batch_size, steps, bias, strength, direction, apart):
     """With a direction for all clients, one for each, or none."""
     model = linear(*widths, bias=bias)
     shape = {"none": (), "one": (len(model.vector),), "own": (len(steps), len(model.vector))}[direction]

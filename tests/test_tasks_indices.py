@@ -12,9 +12,7 @@ from hypothesis import strategies as st
 
 import sim
 from fedtide.config import Settings
-from fedtide.engine.run import simulate
 from fedtide.federation import Federation
-from fedtide.plan import Plan
 from fedtide.tasks import PARTITIONS, SIZES
 
 LABELS = np.array([0, 1, 0, 1, 0, 1])
@@ -44,15 +42,6 @@ def test_a_partition_that_was_written_out_gives_the_same_data(tmp_path: Path) ->
         for part in ("train_set", "holdout"):
             for a, b in zip(getattr(one, part)([client]), getattr(two, part)([client]), strict=True):
                 np.testing.assert_array_equal(a, b)
-
-
-def test_a_run(tmp_path: Path, write: Callable[..., str]) -> None:
-    file = write(json.dumps([[*range(client, 60, 4)] for client in range(4)]))
-    settings = Settings(
-        partition=f"indices:file={file}", num_clients=4, num_rounds=1, trace="always", engine="inline"
-    )
-    experiment, *_ = simulate(Plan.of(settings), tmp_path / "run")
-    assert experiment.data.sizes.tolist() == [15] * 4
 
 
 @pytest.mark.parametrize(
