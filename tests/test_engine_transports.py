@@ -16,7 +16,6 @@ from fedtide.engine.availability import TraceClientManager
 from fedtide.engine.experiment import prepare
 from fedtide.engine.run import virtual_transport
 from fedtide.engine.server import RoundServer
-from fedtide.engine.transports.late import with_late_replies
 from fedtide.engine.transports.ray.parts import assign
 from fedtide.plan import Plan
 
@@ -92,7 +91,7 @@ def test_ray_gives_the_same_result_as_inline(simulate: Callable[..., Any], ray_c
             more = {**late, "initial_model": initial}
             experiment = prepare(Plan.of(replace(settings, strategy=method, **more)))
             clients.memories.clear()
-            transport = with_late_replies(clients, experiment.trace, experiment.initial.layout)
+            transport = experiment.timed(clients)
             manager = TraceClientManager(experiment.clock.round, transport, settings.seed)
             records: list[dict[str, Any]] = []
             server = RoundServer(experiment.strategy, manager, 1, [records.append])

@@ -17,7 +17,7 @@ from fedtide.engine.availability import TraceClientManager
 from fedtide.engine.event_clock import EventClock
 from fedtide.engine.server import RoundServer
 from fedtide.engine.transports.base import Transport
-from fedtide.engine.transports.event_time import EventTime
+from fedtide.engine.transports.late import EventTime
 from fedtide.ground.contract import FitConfig
 from strategies import SELECTIONS, STRATEGIES
 from strategies.core.replies import ReplyTable

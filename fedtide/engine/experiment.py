@@ -26,7 +26,7 @@ from fedtide.engine.event_clock import make_clock
 from fedtide.engine.memory_check import check_fits, check_round, check_steps
 from fedtide.engine.stopping import StoppingRule
 from fedtide.engine.transports.base import Transport
-from fedtide.engine.transports.event_time import timed
+from fedtide.engine.transports.late import timed
 from fedtide.ground import dotted
 from fedtide.ground.errors import SettingsError, described, own_places
 from fedtide.ground.wording import count

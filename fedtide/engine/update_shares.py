@@ -27,8 +27,8 @@ from fedtide.config import Settings
 from fedtide.engine.availability import TraceClientManager
 from fedtide.engine.event_clock import make_clock
 from fedtide.engine.server import RoundServer
-from fedtide.engine.transports.event_time import timed
 from fedtide.engine.transports.inline import InlineTransport
+from fedtide.engine.transports.late import timed
 from fedtide.engine.transports.virtual import Simulation
 from fedtide.ground import dotted
 from fedtide.ground.contract import FitConfig

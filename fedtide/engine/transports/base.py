@@ -83,31 +83,3 @@ class Transport(ABC):
 
     def close(self) -> None:  # noqa: B027
         """Release the resources of the transport."""
-
-
-class Forwarding(Transport):
-    """A transport that passes messages on to another one, but for what its subclass does itself."""
-
-    def __init__(self, transport: Transport) -> None:
-        super().__init__()
-        self.transport = transport
-
-    def reachable(self) -> NDArray[np.intp] | None:
-        return self.transport.reachable()
-
-    def is_stuck(self) -> bool:
-        return self.transport.is_stuck()
-
-    def proxy(self, client: int) -> ClientProxy:
-        return self.transport.proxy(client)
-
-    def evaluate(
-        self, server_round: int, instructions: EvaluateInstructions, timeout: float | None
-    ) -> tuple[EvaluateResults, list[ClientFailure]]:
-        return self.transport.evaluate(server_round, instructions, timeout)
-
-    def record(self) -> dict[str, Any]:
-        return self.transport.record()
-
-    def close(self) -> None:
-        self.transport.close()
