@@ -17,8 +17,6 @@ import tomllib
 from dataclasses import replace
 from pathlib import Path
 
-from fedtide.plan import Plan
-
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import numpy as np
@@ -30,7 +28,7 @@ from fedtide.config import Settings
 from fedtide.config.grid import cells
 from fedtide.engine.run import simulate
 from fedtide.engine.update_shares import update_shares
-from fedtide.federation import Federation
+from fedtide.plan import Plan
 
 METHODS = ("fedavg", "fedau", "f3ast", "mifa", "fedvarp", "mimic", "fedawe")
 SEEDS = (0, 1, 2)
@@ -68,10 +66,10 @@ def main() -> None:
         ratios, rates, scores = [], [], []
         for seed in SEEDS:
             settings = settings_of(method, seed)
-            federation = Federation.of(settings)
-            trace, sizes = federation.trace, federation.data.sizes
+            plan = Plan.of(settings)
+            trace, sizes = plan.trace, plan.data.sizes
             rates.append(trace.participation(1))
-            ratios.append(update_shares(settings, sizes, trace) * sizes.sum() / sizes)
+            ratios.append(update_shares(plan, sizes, trace) * sizes.sum() / sizes)
             with tempfile.TemporaryDirectory() as folder:
                 scores.append(accuracies(replace(settings, run_dir=folder)))
         order = [np.argsort(p, kind="stable") for p in rates]

@@ -30,8 +30,8 @@ from benchmarks.measure import table
 from fedtide.config import Settings
 from fedtide.config.grid import cells
 from fedtide.engine.update_shares import applied_updates, as_shares
-from fedtide.federation import Federation
 from fedtide.ground.specs import parse
+from fedtide.plan import Plan
 
 DRAWN = ("fedavg", "fedau", "f3ast", "mimic", "fedlaavg", "fedvarp")
 
@@ -52,14 +52,14 @@ def shares_of(settings: Settings, rounds: int) -> Shares:
     ValueError
         A client has more than one class.
     """
-    federation = Federation.of(settings)
-    data, trace = federation.data, federation.trace
+    plan = Plan.of(settings)
+    data, trace = plan.data, plan.trace
     labels = [np.unique(data.train_set(np.array([client]))[1]) for client in range(settings.num_clients)]
     if any(len(found) != 1 for found in labels):
         raise ValueError(f"partition {settings.partition} gives a client several classes; take label")
     groups = np.concatenate(labels).astype(np.intp)
     last = settings.num_rounds
-    before, whole = applied_updates(settings, data.sizes, trace, groups, [max(0, last - rounds), last])
+    before, whole = applied_updates(plan, data.sizes, trace, groups, [max(0, last - rounds), last])
     return Shares(*map(as_shares, (np.bincount(groups, data.sizes), whole, whole - before)))
 
 

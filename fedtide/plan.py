@@ -126,12 +126,6 @@ class Plan(Federation):
         specs = {kind: "+".join(map(self._resolved, parts)) for kind, parts in self.parts.items()}
         return specs | {"cohort": self.settings.cohort}
 
-    @property
-    def provided(self) -> dict[str, Any]:
-        """The parts that were given as objects, by name."""
-        names = {part.name for parts in self.parts.values() for part in parts}
-        return {name: part for name, part in dotted.PROVIDED.items() if name in names}
-
     @cached_property
     def sources(self) -> Mapping[str, str]:
         """A hash of each thing of the user's own that the run depends on.

@@ -160,8 +160,8 @@ def test_they_run_where_clients_come_and_go(simulate: Callable[..., Any], strate
 def test_the_shares_of_its_updates() -> None:
     """Under a trace in which all are there, FedAvg counts clients by their examples."""
     sizes = np.array([10, 20, 30, 40])
-    settings = Settings(strategy=f"{STOCK}FedAvg", num_clients=4, num_rounds=3, trace="always")
-    np.testing.assert_allclose(update_shares(settings, sizes, TRACES["always"](4, 0)), sizes / 100, rtol=1e-9)
+    plan = Plan.of(Settings(strategy=f"{STOCK}FedAvg", num_clients=4, num_rounds=3, trace="always"))
+    np.testing.assert_allclose(update_shares(plan, sizes, TRACES["always"](4, 0)), sizes / 100, rtol=1e-9)
 
 
 # Its options

@@ -17,7 +17,6 @@ from fedtide.engine.client_numbers import read_numbers
 from fedtide.engine.read_run import Run
 from fedtide.engine.run import simulate
 from fedtide.engine.update_shares import update_shares
-from fedtide.federation import Federation
 from fedtide.plan import Plan
 from fedtide.report.__main__ import main
 from fedtide.report.curves import band_of, curves_figure, smoothed
@@ -184,7 +183,7 @@ def test_what_is_kept_of_the_clients(tmp_path: Path) -> None:
     lines = [json.loads(line) for line in (folder.path / "metrics.jsonl").read_text().splitlines()]
     assert kept.rates == pytest.approx([sum(k in r.get("active", []) for r in lines) / 6 for k in range(5)])
     assert kept.data_shares == pytest.approx(sizes / sizes.sum())
-    shares = update_shares(settings, sizes, Federation.of(settings).trace)
+    shares = update_shares(experiment.plan, sizes, experiment.trace)
     np.testing.assert_allclose(kept.update_shares, shares, rtol=1e-5)
     np.testing.assert_allclose(kept.scores, experiment.evaluator.by_client(np.arange(5)), atol=1e-6)
     assert (kept.scores_on, kept.notes) == ("its held-out examples", [])

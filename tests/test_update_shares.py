@@ -8,7 +8,7 @@ import pytest
 
 from fedtide.config import Settings
 from fedtide.engine.update_shares import update_shares
-from fedtide.federation import Federation
+from fedtide.plan import Plan
 
 SIZES = np.array([10, 20, 30, 40])
 DATA = SIZES / SIZES.sum()
@@ -16,7 +16,8 @@ DATA = SIZES / SIZES.sum()
 
 def shares(trace: str, strategy: str, **changes: Any) -> np.ndarray:
     settings = Settings(trace=trace, strategy=strategy, num_clients=4, **{"num_rounds": 6, **changes})
-    return update_shares(settings, SIZES, Federation.of(settings).trace)
+    plan = Plan.of(settings)
+    return update_shares(plan, SIZES, plan.trace)
 
 
 def table(write: Any, completion: Callable[[int, int], float]) -> str:

@@ -18,8 +18,9 @@ from fedtide.engine.transports.base import EngineLost
 from fedtide.engine.transports.ray.cluster import imports, start_ray
 from fedtide.engine.transports.ray.liveness import PATIENCE, Liveness
 from fedtide.engine.transports.ray.workers import OUT_OF_MEMORY
+from fedtide.ground import dotted
 from fedtide.ground.errors import SettingsError
-from fedtide.plan import Plan
+from fedtide.plan import named_parts
 
 AGAIN = "rerun the command to continue"
 
@@ -40,8 +41,9 @@ class OnRay:
 
     def run(self, queue: deque[Work], report: Report, signals: Sequence[int]) -> None:
         """Run cells until all are done or there is a signal; they are reported in any order."""
-        parts = (Plan.of(work.settings).provided for work in queue)
-        provided = ray.put({name: part for of_one in parts for name, part in of_one.items()})
+        specs = (spec for work in queue for _, spec in named_parts(work.settings.as_mapping()))
+        names = {spec.partition(":")[0].strip() for spec in specs}
+        provided = ray.put({name: dotted.PROVIDED[name] for name in names & dotted.PROVIDED.keys()})
         waiting: dict[Any, Settings] = {}
         while not signals:
             while queue and not signals and (not self._num_workers or len(waiting) < self._num_workers):

@@ -21,6 +21,7 @@ from fedtide.engine.run import Outcome
 from fedtide.engine.update_shares import check_replayable, update_shares
 from fedtide.federation import Federation
 from fedtide.ground.files import read_arrays
+from fedtide.plan import Plan
 from fedtide.tasks import Examples, FederatedData
 from traces import Trace
 
@@ -56,7 +57,7 @@ def keep_numbers_of(experiment: Experiment, ended: Outcome, run: Run) -> None:
     """Compute the numbers of a run that has just ended, and keep them in its folder, if the run counts."""
     if not run.problem:
         made = (experiment.data, experiment.trace, experiment.build_model())
-        numbers = compute_numbers(experiment.settings, *made, ended.arrays, run.records)
+        numbers = compute_numbers(experiment.settings, *made, ended.arrays, run.records, experiment.plan)
         keep_numbers(run.path, numbers)
 
 
@@ -67,10 +68,12 @@ def compute_numbers(
     module: nn.Module,
     arrays: Sequence[NDArray[Any]],
     records: Sequence[Record],
+    plan: Plan | None = None,
 ) -> ClientNumbers:
     """Compute the numbers of all clients, or of a sample of them that is always the same.
 
-    `module` may have any weights; `arrays` are the final ones, one per tensor.
+    `module` may have any weights; `arrays` are the final ones, one per tensor. Without a plan, one is made:
+    if that is impossible, the shares of the updates alone are missing.
     """
     n, notes = settings.num_clients, []
     clients = np.arange(n)
@@ -78,7 +81,7 @@ def compute_numbers(
         clients = np.sort(np.random.default_rng([*b"report-clients"]).permutation(n)[:SAMPLE])
         notes.append(f"A sample of {SAMPLE:,} of the {n:,} clients is shown.")
     rounds = [record for record in records if record["round"] > 0]
-    shares, limits = _shares(settings, len(rounds), data.sizes, trace, clients)
+    shares, limits = _shares(settings, plan, len(rounds), data.sizes, trace, clients)
     notes += limits
     weights = np.concatenate([np.ravel(a) for a in arrays])
     model, metric = FlatModel(module, "cpu", data.criterion), data.criterion.metric
@@ -102,6 +105,7 @@ def compute_numbers(
 
 def _shares(
     settings: Settings,
+    plan: Plan | None,
     num_rounds: int,
     sizes: NDArray[np.int64],
     trace: Trace,
@@ -120,8 +124,9 @@ def _shares(
     groups = np.full(trace.num_clients, len(clients))  # all others together
     groups[clients] = np.arange(len(clients))
     try:
-        check_replayable(settings)
-        shares = update_shares(settings, sizes, trace, groups, rounds)[: len(clients)]
+        plan = plan or Plan.of(settings)
+        check_replayable(plan)
+        shares = update_shares(plan, sizes, trace, groups, rounds)[: len(clients)]
     except ValueError as error:
         return None, [f"Shares of the updates are missing: {error}."]
     part = f"Shares of the updates cover the first {rounds:,} of {num_rounds:,} rounds."

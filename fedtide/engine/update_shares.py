@@ -23,7 +23,6 @@ from clients.gradients.batches import Batch, CohortBatches
 from clients.gradients.oracle import CohortOracle, update_norms
 from clients.rules.base import Correction
 from clients.simulated.virtual import ClientEnvironment
-from fedtide.config import Settings
 from fedtide.engine.availability import TraceClientManager
 from fedtide.engine.event_clock import make_clock
 from fedtide.engine.server import RoundServer
@@ -43,7 +42,7 @@ AT_SERVER = ("strategy", "select", "server-opt")  # parts of the server that may
 
 
 def update_shares(
-    settings: Settings,
+    plan: Plan,
     sizes: NDArray[np.int64],
     trace: Trace,
     groups: NDArray[np.intp] | None = None,
@@ -56,15 +55,14 @@ def update_shares(
     own group and all rounds are played; see `applied_updates`.
     """
     own = np.arange(trace.num_clients) if groups is None else groups
-    (applied,) = applied_updates(settings, sizes, trace, own, [num_rounds or settings.num_rounds])
+    (applied,) = applied_updates(plan, sizes, trace, own, [num_rounds or plan.settings.num_rounds])
     return as_shares(applied)
 
 
-def check_replayable(settings: Settings) -> None:
+def check_replayable(plan: Plan) -> None:
     """Raise SettingsError for a part of the user's own that the server would run a second time, unasked."""
-    parts = Plan.of(settings).parts
     for kind in AT_SERVER:
-        for part in parts.get(kind, ()):
+        for part in plan.parts.get(kind, ()):
             own = dotted.is_dotted(kind, part.name) and not part.name.startswith(("flwr.", "strategies."))
             if own and not getattr(part.factory, "replayable", False):
                 allowed = "set replayable = True in its class to allow that"
@@ -78,22 +76,22 @@ def as_shares(values: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def applied_updates(
-    settings: Settings, sizes: NDArray[np.int64], trace: Trace, groups: NDArray[np.intp], after: Sequence[int]
+    plan: Plan, sizes: NDArray[np.int64], trace: Trace, groups: NDArray[np.intp], after: Sequence[int]
 ) -> NDArray[np.float64]:
     """Return what was applied in the direction of each group after some rounds, shape (rounds, G).
 
     These are local steps times their rates, as often as they count. `sizes` are n_k; `groups` has the group
-    of each client, from 0 to G - 1; `after` is in ascending order. ValueError: the settings are invalid, or
-    the method trains without clients.
+    of each client, from 0 to G - 1; `after` is in ascending order. SettingsError: the method trains without
+    clients.
     """
-    method = Plan.of(settings)
-    if issubclass(method.strategy, SequentialSGD):
+    settings = plan.settings
+    if issubclass(plan.strategy, SequentialSGD):
         raise SettingsError(f"strategy {settings.strategy} trains without clients")
     data = Directions(sizes, groups)
     initial = FlatParameters(np.zeros(data.count), Layout(((data.count,),), np.dtype(np.float64)))
     clock = make_clock(trace, settings.round_ends)
     roster = Roster(sizes, clock.first.member, trace.participation, clock.forecast)
-    strategy = strategies.make(method.strategy, initial, roster, options=method.options)
+    strategy = strategies.make(plan.strategy, initial, roster, options=plan.options)
     environment = ClientEnvironment(data, data.model, settings.seed, cohort="loop")
     defaults = FitConfig(round=1, learning_rate=1.0, batch_size=1, local_steps=1)
     clients = InlineTransport(Simulation(environment, initial, clock, defaults))
