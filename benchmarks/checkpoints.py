@@ -17,8 +17,6 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from fedtide.plan import Plan
-
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.measure import machine, machine_line, table, write_json
@@ -26,6 +24,7 @@ from benchmarks.workloads import ensure_mnist
 from fedtide.config import Settings
 from fedtide.engine.checkpoints.store import FILE, CheckpointStore
 from fedtide.engine.run import simulate
+from fedtide.plan import Plan
 
 SETTINGS = Settings(
     task="mnist",

@@ -25,8 +25,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fedtide.plan import Plan
-
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import numpy as np
@@ -39,6 +37,7 @@ from fedtide.engine.experiment import prepare
 from fedtide.engine.run import virtual_transport
 from fedtide.engine.server import RoundServer
 from fedtide.engine.transports.base import EngineLost
+from fedtide.plan import Plan
 
 CULPRIT = 5  # the client that a fault is injected into
 RUN: dict[str, Any] = {"strategy": "apfl", "model": "logistic", "num_clients": 12, "local_steps": 4}

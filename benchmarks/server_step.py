@@ -18,8 +18,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fedtide.plan import Plan
-
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from flwr.common import FitRes, Parameters
@@ -30,6 +28,7 @@ from fedtide.config import Settings
 from fedtide.engine.availability import TraceClientManager
 from fedtide.engine.experiment import prepare
 from fedtide.engine.run import virtual_transport
+from fedtide.plan import Plan
 from strategies import STRATEGIES
 
 LARGE = ("mimic", "mifa", "fedlaavg")

@@ -21,13 +21,12 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from fedtide.plan import Plan
-
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from fedtide.config import Settings
 from fedtide.engine.read_run import records_in
 from fedtide.engine.run import simulate
+from fedtide.plan import Plan
 
 LAST = 100  # rounds observed after the arrival
 COMMON: dict[str, Any] = {
