@@ -15,9 +15,8 @@ from own_parts import METHODS, Folder, of_the_page
 import sim
 from benchmarks.cluster import cluster
 from fedtide.engine.transports.base import EngineLost
-from fedtide.engine.transports.ray import nodes
-from fedtide.engine.transports.ray.cluster import code, start_ray
-from fedtide.engine.transports.ray.nodes import Nodes
+from fedtide.engine.transports.ray import cluster as started
+from fedtide.engine.transports.ray.cluster import Nodes, code, start_ray
 
 RUN = ["--num-clients", "80", "--num-rounds", "4", "--trace", "pools:first=8+lost:p=0.1", "--json"]
 RUN += ["--strategy", "my_methods.Momentum:clip=0.5", "--model", "my_package.inner.Net", "--client-gpus", "0"]
@@ -142,7 +141,7 @@ def test_a_node_with_other_packages_is_refused(ray_cluster: None, monkeypatch: p
     def reader() -> Callable[[], Mapping[str, str]]:
         return lambda: {"numpy": "2.3.1", "torch": "2.11.0" if os.getpid() == here else "2.10.0"}
 
-    monkeypatch.setattr(nodes, "_reader", reader)
+    monkeypatch.setattr(started, "_reader", reader)
     with pytest.raises(EngineLost, match=r"^node [0-9.]+ has torch 2.10.0, this machine torch 2.11.0: "):
         Nodes()
 

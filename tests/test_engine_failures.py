@@ -23,7 +23,7 @@ from test_engine_run_folder import no_file_above
 import clients.simulated.virtual
 import sim
 from clients.memory.spill import Memories
-from clients.simulated.faults import is_out_of_memory
+from clients.simulated.virtual import is_out_of_memory
 from fedtide.config import Settings
 from fedtide.engine.evaluation import GlobalEvaluator
 from fedtide.engine.transports.base import EngineLost

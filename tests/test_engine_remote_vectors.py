@@ -13,7 +13,7 @@ from test_buffers import MODEL
 from test_engine_transports import RUN, without_times
 
 from fedtide.engine.transports.ray import transport, workers
-from fedtide.engine.transports.ray.parts import divide, ranges
+from fedtide.engine.transports.ray.calls import divide, ranges
 from fedtide.engine.transports.ray.remote_vectors import VectorsOnNodes
 from fedtide.engine.transports.ray.workers import Worker
 from strategies.core import replies

@@ -16,7 +16,7 @@ from fedtide.engine.availability import TraceClientManager
 from fedtide.engine.experiment import prepare
 from fedtide.engine.run import virtual_transport
 from fedtide.engine.server import RoundServer
-from fedtide.engine.transports.ray.parts import assign
+from fedtide.engine.transports.ray.calls import assign
 from fedtide.plan import Plan
 
 RUN: dict[str, Any] = {

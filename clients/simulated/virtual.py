@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
+import faulthandler
 import gc
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, cast
 
@@ -23,7 +25,6 @@ from clients.memory.spill import Spilled
 from clients.rules.vectors import concatenate
 from clients.simulated.cohort import Trained, cohorts, on, train
 from clients.simulated.evaluation import evaluate, own_test
-from clients.simulated.faults import is_out_of_memory, time_limit
 from clients.simulated.jobs import Broadcast, Job, PreparedJob, prepare
 from clients.training import make_rule
 from fedtide.ground.contract import REPORTED, Reported, Scalar
@@ -33,6 +34,7 @@ from fedtide.tasks import FederatedData, blank
 from traces import finished_steps
 
 MAX_TRACE = 10_000  # characters
+_OUT_OF_MEMORY = ("out of memory", "not enough memory", "DefaultCPUAllocator", "CUBLAS_STATUS_ALLOC_FAILED")
 Arrays = Sequence[NDArray[Any]]
 
 
@@ -255,3 +257,28 @@ def _release_memory() -> None:
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error says that this machine, or its GPU, has too little memory."""
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return True
+    if isinstance(error, OSError):
+        return error.errno == errno.ENOMEM
+    return isinstance(error, RuntimeError) and any(text in str(error) for text in _OUT_OF_MEMORY)
+
+
+@contextmanager
+def time_limit(seconds: float) -> Iterator[None]:
+    """End this process if what is done inside takes longer than `seconds`; 0: no limit.
+
+    Only that ends code that hangs in C. Standard error then shows the lines at which the threads were.
+    """
+    if not seconds:
+        yield
+        return
+    faulthandler.dump_traceback_later(seconds, exit=True)
+    try:
+        yield
+    finally:
+        faulthandler.cancel_dump_traceback_later()

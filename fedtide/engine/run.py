@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from rich.console import Console
 from threadpoolctl import threadpool_limits
 
-from fedtide.engine.allocation import keep_freed_memory
 from fedtide.engine.availability import TraceClientManager
 from fedtide.engine.checkpoints.checkpointing import Checkpointing, Position
 from fedtide.engine.checkpoints.store import num_bytes
@@ -34,6 +33,7 @@ from fedtide.engine.transports.virtual import Simulation
 from fedtide.ground.contract import FitConfig
 from fedtide.ground.display import lost_display
 from fedtide.ground.errors import described, is_of, told
+from fedtide.ground.memory import keep_freed_memory
 from fedtide.ground.wording import say
 from fedtide.interop.stock_strategy import NO_UPDATE
 from fedtide.plan import Plan

@@ -1,7 +1,8 @@
-"""How much memory this process may use, and how much of it the replies of a round may take."""
+"""How much memory this process may use, how much of it the replies of a round may take, and what it keeps."""
 
 from __future__ import annotations
 
+import ctypes
 import math
 import os
 from contextlib import suppress
@@ -12,6 +13,12 @@ from fedtide.ground.errors import SettingsError
 
 CGROUPS = "/sys/fs/cgroup"
 REPLIES_SHARE = 1 / 8  # of the memory: replies of a round that take more lie in a file
+
+# The parameters of glibc's mallopt, and their values here: bytes.
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
+_KEPT = (1 << 31) - 1  # free memory at the end of the heap: the maximum that mallopt accepts
+_LARGEST = 1 << 29  # larger blocks, such as tables of all clients, are returned when they are freed
+_CHOSEN = ("GLIBC_TUNABLES", "MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_")
 
 
 def total_memory() -> float:
@@ -46,6 +53,25 @@ def gigabytes(size: float) -> str:
 def replies_limit() -> float:
     """Return the bytes that the replies of a round may take in RAM."""
     return REPLIES_SHARE * total_memory()
+
+
+def keep_freed_memory() -> bool:
+    """Have this process keep the memory that it frees, for what it allocates next.
+
+    glibc returns large blocks to the system, which hands out zeroed pages again one page fault at a time. A
+    round frees and allocates as much as models, updates and activations take: with ResNet-18, 11 million
+    weights, the faults take three quarters of the server's step and 7 % of the training.
+
+    Returns whether the C library does so from now on: it is glibc, and the user has not set its parameters in
+    the environment.
+    """
+    if any(name in os.environ for name in _CHOSEN):
+        return False
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (AttributeError, OSError, TypeError):  # another C library, or another system
+        return False
+    return bool(mallopt(_TRIM_THRESHOLD, _KEPT)) and bool(mallopt(_MMAP_THRESHOLD, _LARGEST))
 
 
 def _container_limits(cgroups: str = CGROUPS, own: str = "/proc/self/cgroup") -> list[int]:

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import math
 import time
-from typing import NamedTuple
+from typing import Any, NamedTuple
+from zlib import crc32
 
+import numpy as np
 from rich.console import Console
 
 from fedtide.config import Settings
 from fedtide.engine.checkpoints.resume import ResumeError, check_kept, flags, what_changed
 from fedtide.engine.checkpoints.store import CheckpointStore
-from fedtide.engine.checkpoints.unsaved import Unsaved
 from fedtide.engine.observers import Observer, Record
 from fedtide.engine.run_folder import RunFolder
 from fedtide.engine.transports.base import Transport
 from fedtide.ground.errors import SettingsError
 from fedtide.ground.wording import say
-from strategies import FlexibleStrategy
-from strategies.core.state import StateDict, nested, take, within
+from strategies import FlatParameters, FlexibleStrategy
+from strategies.core.state import StateDict, Stateful, nested, take, within
+from strategies.fedavg import FedAvg
 
 FOLDER = "checkpoint"
 SHARE = 0.05  # of a run's time that checkpoints may take, unless a number of rounds is set
@@ -159,3 +161,38 @@ class Checkpointing(Observer):
         if self._saved < 0 and (names := self._unsaved.changed()):
             what = f"{', '.join(names)} of {type(self.strategy).__name__} changes and is not in its `saved`"
             say(self.console, f"warning: {what}: a resumed run would reset it (docs/extending.md)")
+
+
+class Unsaved:
+    """Detects changes of those attributes of a strategy that are not saved, from the start of a run on.
+
+    Strategies of this project are not examined: they have tests.
+    """
+
+    def __init__(self, strategy: FlexibleStrategy) -> None:
+        self.strategy = strategy
+        self._before: dict[str, Any] = {}
+        if not type(strategy).__module__.startswith(("strategies.", "fedtide.")):
+            known = vars(FedAvg(FlatParameters(strategy.weights, strategy.layout))).keys()
+            left_out = {*known, *strategy.saved}
+            self._before = {
+                name: _digest(value) for name, value in vars(strategy).items() if name not in left_out
+            }
+
+    def changed(self) -> list[str]:
+        """Return the names of those that have changed."""
+        now = vars(self.strategy)
+        return [name for name, before in self._before.items() if _digest(now.get(name)) != before]
+
+
+def _digest(value: Any) -> Any:
+    """Return something that is equal as long as the value is."""
+    if isinstance(value, np.ndarray):
+        return value.shape, crc32(np.ascontiguousarray(value).view(np.uint8).data) if value.size else 0
+    if isinstance(value, Stateful):
+        return _digest(value.state_dict())
+    if isinstance(value, dict):
+        return [(key, _digest(part)) for key, part in value.items()]
+    if isinstance(value, list | tuple):
+        return [_digest(part) for part in value]
+    return value if isinstance(value, bool | int | float | str) else None

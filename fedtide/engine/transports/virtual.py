@@ -9,7 +9,19 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
-from flwr.common import EvaluateRes
+from flwr.common import (
+    DisconnectRes,
+    EvaluateIns,
+    EvaluateRes,
+    FitIns,
+    FitRes,
+    GetParametersIns,
+    GetParametersRes,
+    GetPropertiesIns,
+    GetPropertiesRes,
+    Parameters,
+    ReconnectIns,
+)
 from flwr.server.client_proxy import ClientProxy
 from numpy.typing import NDArray
 
@@ -19,12 +31,11 @@ from clients.simulated.jobs import Broadcast, Job
 from clients.simulated.virtual import Answers, ClientEnvironment, Scores
 from fedtide.engine.availability import Clock
 from fedtide.engine.transports.base import EvaluateInstructions, EvaluateResults, FitInstructions, Transport
-from fedtide.engine.transports.virtual_proxy import OK, VirtualProxy
-from fedtide.ground.contract import FitConfig
+from fedtide.ground.contract import FitConfig, metrics
 from fedtide.ground.errors import PartError
 from strategies import FlatParameters, Layout
 from strategies.core.parameters import read_parameters
-from strategies.core.replies import ReplyTable
+from strategies.core.replies import OK, ReplyTable
 from strategies.core.reply_vectors import ReplyVectors
 from strategies.core.round import ClientFailure, RoundInstructions, Task
 from strategies.core.state import Rows, StateDict, Vectors, take
@@ -238,3 +249,36 @@ class _Phases:
         train = min(self.work, whole)
         found = {**self.seconds, "train": train, "transfer": whole - train}
         return {name: round(seconds, 6) for name, seconds in found.items()}
+
+
+class VirtualProxy(ClientProxy):
+    """A virtual client, whose name is its index; it can be used alone, and its failures are raised."""
+
+    def __init__(self, client: int, transport: Transport, initial: Parameters) -> None:
+        super().__init__(str(client))
+        self.transport, self.initial = transport, initial
+
+    def get_properties(
+        self, ins: GetPropertiesIns, timeout: float | None, group_id: int | None
+    ) -> GetPropertiesRes:
+        return GetPropertiesRes(OK, {metrics.CLIENT_ID: int(self.cid)})
+
+    def get_parameters(
+        self, ins: GetParametersIns, timeout: float | None, group_id: int | None
+    ) -> GetParametersRes:
+        return GetParametersRes(OK, self.initial)
+
+    def fit(self, ins: FitIns, timeout: float | None, group_id: int | None) -> FitRes:
+        results, failures = self.transport.fit(group_id or 1, [(self, ins)], timeout)
+        if failures:
+            raise failures[0]
+        return results.as_flower(self.transport.proxy)[0][1]
+
+    def evaluate(self, ins: EvaluateIns, timeout: float | None, group_id: int | None) -> EvaluateRes:
+        results, failures = self.transport.evaluate(group_id or 1, [(self, ins)], timeout)
+        if failures:
+            raise failures[0]
+        return results[0][1]
+
+    def reconnect(self, ins: ReconnectIns, timeout: float | None, group_id: int | None) -> DisconnectRes:
+        return DisconnectRes("")

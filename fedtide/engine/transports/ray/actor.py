@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from clients.memory.handshake import Memory
 from clients.simulated.virtual import Answers, ClientEnvironment, Scores, VirtualClients
-from fedtide.engine.allocation import keep_freed_memory
 from fedtide.engine.transports.ray.job_columns import (
     Packed,
     Sent,
@@ -21,6 +20,7 @@ from fedtide.engine.transports.ray.job_columns import (
     unpack_jobs,
 )
 from fedtide.engine.transports.ray.shared_rows import AttachedRows, Lease
+from fedtide.ground.memory import keep_freed_memory
 from strategies.core.reply_vectors import add_weighted, sum_buffer
 
 

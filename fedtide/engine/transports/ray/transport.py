@@ -18,7 +18,7 @@ from clients.simulated.jobs import Broadcast, Job
 from clients.simulated.virtual import Answers, Failure, Scores
 from fedtide.engine.transports.base import EngineLost
 from fedtide.engine.transports.ray.actor import Kept, RayClients
-from fedtide.engine.transports.ray.calls import Calls, Submit
+from fedtide.engine.transports.ray.calls import LAST, Calls, Part, Submit, divide
 from fedtide.engine.transports.ray.cluster import imports, start_ray
 from fedtide.engine.transports.ray.job_columns import (
     Sent,
@@ -27,7 +27,6 @@ from fedtide.engine.transports.ray.job_columns import (
     unpack_answers,
 )
 from fedtide.engine.transports.ray.liveness import PATIENCE, Liveness, engine_lost
-from fedtide.engine.transports.ray.parts import LAST, Part, divide
 from fedtide.engine.transports.ray.remote_vectors import VectorsOnNodes
 from fedtide.engine.transports.ray.shared_rows import Lease, SharedRows
 from fedtide.engine.transports.ray.workers import Worker, Workers
