@@ -78,7 +78,7 @@ def test_a_strategy_without_initial_parameters_is_refused(simulate: Callable[...
 @pytest.fixture(scope="module")
 def manager() -> TraceClientManager:
     experiment = prepare(Plan.of(Settings(**INLINE, trace="bernoulli:p=0.5", num_clients=20, arrivals="3=4")))
-    return TraceClientManager(experiment.availability, virtual_transport(experiment), seed=1)
+    return TraceClientManager(experiment.clock.round, virtual_transport(experiment), seed=1)
 
 
 class Even(Criterion):

@@ -1,11 +1,10 @@
-"""A client manager that replays a trace: only clients that are online in a round are available."""
+"""Who is available in the rounds of a trace, and a client manager that says so to strategies."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from copy import copy
 from functools import lru_cache, partial
-from typing import Protocol
 
 import numpy as np
 from flwr.server.client_manager import ClientManager
@@ -21,64 +20,26 @@ from traces.clock import TimedTrace
 from traces.compose import parts_of
 
 
-class Clock(Protocol):
-    """When rounds begin and end in virtual time, and who is there then."""
-
-    @property
-    def first(self) -> RoundAvailability:
-        """Who is there in the first round; looking at it begins no round."""
-
-    def round(self, t: int) -> RoundAvailability:
-        """Return who is there in a round: the present one, the one before it or the one after it."""
-
-    def lost(self, t: int) -> NDArray[np.bool_]:
-        """Return whose replies are lost after the work of a round, shape (N,)."""
-
-    def seconds(self, t: int) -> float | None:
-        """Return the virtual seconds that have passed when round t, the present one, ends; None: no clock."""
-
-    def is_over(self) -> bool:
-        """Whether no round can follow the present one, which has ended."""
-
-    def work_seconds(self, t: int, clients: NDArray[np.intp]) -> float | None:
-        """Return how long clients work that are asked in round t, all together; None: no clock says so."""
-
-    @property
-    def forecast(self) -> Forecast | None:
-        """What is known of how long clients stay and rounds take; None: nothing."""
-
-
-class TraceForecast:
-    """What a trace with a clock knows of its rounds; `clock` is the part that has the clock."""
-
-    def __init__(self, trace: Trace, clock: TimedTrace) -> None:
-        self.trace, self.clock = trace, clock
-
-    def elapsed(self, t: int) -> float:
-        """See `Forecast`."""
-        return (self._end(t) - self._end(t - 1)) / SECOND
-
-    def leave(self, t: int, clients: NDArray[np.intp]) -> NDArray[np.float64]:
-        """See `Forecast`."""
-        begin = self._end(t - 1)
-        return in_seconds(self.clock.leave(begin, clients)) - begin / SECOND
-
-    def _end(self, t: int) -> int:
-        return self.trace.ends(t) or 0
-
-
 class RoundClock:
-    """The rounds of a trace, which say who is there, and maybe how long each of them takes."""
+    """The rounds of a trace, which say who is there, and maybe how long each of them takes.
+
+    Attributes
+    ----------
+    round, lost
+        Functions of a round: who is there then, and whose replies are lost after its work, shape (N,).
+    """
 
     def __init__(self, trace: Trace) -> None:
         self.trace = trace
         # As several parts of the engine need the same one.
         self.round = lru_cache(maxsize=2)(partial(availability_in, trace))
         self.lost = trace.lost
+        clocks: list[TimedTrace] = parts_of(trace, "clock")
+        self._clock = clocks[0] if len(clocks) == 1 else None
 
     @property
     def first(self) -> RoundAvailability:
-        """Who is there in the first round."""
+        """Who is there in the first round; looking at it begins no round."""
         return self.round(1)
 
     def seconds(self, t: int) -> float | None:
@@ -91,20 +52,27 @@ class RoundClock:
         return False
 
     def work_seconds(self, t: int, clients: NDArray[np.intp]) -> float | None:
-        """Return how long clients that are online work in round t, if the trace has one clock."""
+        """Return how long clients that are online work in round t; None: not one clock says so."""
         clock = self._clock
         return None if clock is None else float(clock.work_time(t, clients).sum()) / SECOND
 
     @property
     def forecast(self) -> Forecast | None:
-        """What a trace with one clock knows."""
-        return None if self._clock is None else TraceForecast(self.trace, self._clock)
+        """What a trace with one clock knows: this object."""
+        return None if self._clock is None else self
 
-    @property
-    def _clock(self) -> TimedTrace | None:
-        """The part of the trace that has a clock, if there is one such part."""
-        clocks = parts_of(self.trace, "clock")
-        return clocks[0] if len(clocks) == 1 else None
+    def elapsed(self, t: int) -> float:
+        """See `Forecast`."""
+        return (self._end(t) - self._end(t - 1)) / SECOND
+
+    def leave(self, t: int, clients: NDArray[np.intp]) -> NDArray[np.float64]:
+        """See `Forecast`."""
+        assert self._clock is not None
+        begin = self._end(t - 1)
+        return in_seconds(self._clock.leave(begin, clients)) - begin / SECOND
+
+    def _end(self, t: int) -> int:
+        return self.trace.ends(t) or 0
 
 
 class TraceClientManager(ClientManager):

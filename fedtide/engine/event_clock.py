@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtide.engine.availability import Clock, RoundClock
+from fedtide.engine.availability import RoundClock
 from fedtide.ground.errors import SettingsError
 from strategies import Forecast
 from strategies.core.state import StateDict, Stateful
@@ -262,6 +262,10 @@ class ReplayedClock(EventClock):
 
     def _first_moment(self, t: int) -> int:
         return NEVER if self.run.is_over(t) else self.now
+
+
+Clock = RoundClock | EventClock
+"""When rounds begin and end in virtual time, and who is there then."""
 
 
 def make_clock(trace: Trace, round_ends: int) -> Clock:

@@ -18,11 +18,11 @@ from clients.rules import rule_named
 from clients.simulated.evaluation import check_memory, check_outputs
 from clients.simulated.virtual import ClientEnvironment
 from fedtide.config import Settings
-from fedtide.engine.availability import Clock, RoundClock
+from fedtide.engine.availability import RoundClock
 from fedtide.engine.central import CentralTrainer
 from fedtide.engine.choice import fastest_engine
 from fedtide.engine.evaluation import GlobalEvaluator
-from fedtide.engine.event_clock import make_clock
+from fedtide.engine.event_clock import Clock, make_clock
 from fedtide.engine.memory_check import check_fits, check_round, check_steps
 from fedtide.engine.stopping import StoppingRule
 from fedtide.engine.transports.base import Transport
@@ -36,7 +36,7 @@ from fedtide.tasks.data import client_names
 from strategies import FlatParameters, FlexibleStrategy, Layout, Options, Roster
 from strategies.memory.table import TableOptions
 from strategies.sequential_sgd import SequentialSGD
-from traces import RoundAvailability, Trace, parse_rounds
+from traces import Trace, parse_rounds
 
 SLOW = "cohort: loop, one client after the other; --cohort vmap may be faster"
 
@@ -72,11 +72,6 @@ class Experiment:
     def client_names(self) -> tuple[str, ...]:
         """The names of the clients, which trace and data agree on; () if they have none."""
         return self.trace.devices or client_names(self.data)
-
-    @property
-    def availability(self) -> Callable[[int], RoundAvailability]:
-        """Who is there, by round."""
-        return self.clock.round
 
     def timed(self, transport: Transport) -> Transport:
         """Return a transport whose replies arrive in their time."""

@@ -127,7 +127,7 @@ def drive(
             folder.write_names(experiment.client_names)
             server = RoundServer(
                 experiment.strategy,
-                TraceClientManager(experiment.availability, transport, settings.seed),
+                TraceClientManager(experiment.clock.round, transport, settings.seed),
                 settings.evaluate_every,
                 [observer.round for observer in observers],
                 experiment.clock,

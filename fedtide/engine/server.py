@@ -15,7 +15,8 @@ from flwr.server.server import Server
 from flwr.server.strategy import Strategy
 
 from fedtide.config import Settings
-from fedtide.engine.availability import Clock, TraceClientManager
+from fedtide.engine.availability import TraceClientManager
+from fedtide.engine.event_clock import Clock
 from fedtide.engine.stopping import StoppingRule, evaluation_is_due
 from fedtide.ground.contract.metrics import ROUND, STEPS, TRAIN_LOSS
 from fedtide.ground.wording import plain

@@ -12,8 +12,7 @@ from flwr.common import FitIns, FitRes, Parameters
 from flwr.server.client_proxy import ClientProxy
 from numpy.typing import NDArray
 
-from fedtide.engine.availability import Clock
-from fedtide.engine.event_clock import EventClock, OpenTask, told
+from fedtide.engine.event_clock import Clock, EventClock, OpenTask, told
 from fedtide.engine.transports.base import (
     EvaluateInstructions,
     EvaluateResults,

@@ -29,7 +29,7 @@ from clients.memory.handshake import Memory
 from clients.memory.packing import from_bytes, to_bytes
 from clients.simulated.jobs import Broadcast, Job
 from clients.simulated.virtual import Answers, ClientEnvironment, Scores
-from fedtide.engine.availability import Clock
+from fedtide.engine.event_clock import Clock
 from fedtide.engine.transports.base import EvaluateInstructions, EvaluateResults, FitInstructions, Transport
 from fedtide.ground.contract import FitConfig, metrics
 from fedtide.ground.errors import PartError
