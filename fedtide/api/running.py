@@ -17,7 +17,7 @@ from fedtide.comparison.tuning import Tuning
 from fedtide.config import Settings
 from fedtide.config.grid import Cell
 from fedtide.config.target import Target
-from fedtide.engine.interrupts import ENDING, deferring, finishing, stopping_on_interrupt
+from fedtide.engine.interrupts import deferring, finishing, stopping_on_interrupt
 from fedtide.engine.run_folder import RunFolder
 from fedtide.engine.transports.ray import require_ray
 from fedtide.ground.wording import say
@@ -66,7 +66,7 @@ class PreparedRun:
 
         experiment, console = self.experiment, self.console
         watch = partial(watching, experiment.settings.log, experiment.data.criterion.metric, console)
-        with deferring(*ENDING) as self.signals:
+        with deferring() as self.signals:
             stopping = partial(stopping_on_interrupt, signals=self.signals)
             ended = drive(experiment, self.transport, self.folder, console, watch, stopping)
             from fedtide.report.make import report_run

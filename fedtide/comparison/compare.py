@@ -26,7 +26,7 @@ from fedtide.comparison.tuning import Tuning, tuned
 from fedtide.config import Settings
 from fedtide.config.grid import Cell
 from fedtide.config.target import Target
-from fedtide.engine.interrupts import ENDING, Stopped, deferring, raising_stopped, whole
+from fedtide.engine.interrupts import Stopped, deferring, raising_stopped, whole
 from fedtide.engine.observers import LoggedRun
 from fedtide.engine.read_run import Run
 from fedtide.engine.run_folder import finite, lock, program_version, slug
@@ -109,7 +109,7 @@ def compare(
         ]
         rankings = claims.rankings_of(rows, lacking)
         comparison = Comparison(finished, rows, folder, failed, rankings, number)
-        with deferring(*ENDING) as signals:
+        with deferring() as signals:
             _write(comparison, every, store, reach)
             _show(console, comparison, len(cells), progress.found, reach)
         return replace(comparison, signal=number or signals[0]) if signals else comparison

@@ -13,7 +13,7 @@ from ray.exceptions import OutOfMemoryError, RayError
 from fedtide.comparison.runner import Outcome, Report, Work, run_cell
 from fedtide.comparison.shipping import Shipping
 from fedtide.config import Settings
-from fedtide.engine.interrupts import ENDING, deferring
+from fedtide.engine.interrupts import deferring
 from fedtide.engine.transports.base import EngineLost
 from fedtide.engine.transports.ray.cluster import imports, start_ray
 from fedtide.engine.transports.ray.liveness import PATIENCE, Liveness
@@ -68,7 +68,7 @@ class OnRay:
 
     def close(self) -> None:
         """Stop Ray if it is ours; if it has died, to call it would end this process."""
-        with deferring(*ENDING), suppress(EngineLost):
+        with deferring(), suppress(EngineLost):
             self._liveness.check()
             if self._own:
                 self._own.stop()

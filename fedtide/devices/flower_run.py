@@ -20,7 +20,7 @@ from fedtide.devices.grid import GridTransport
 from fedtide.devices.identities import Identities
 from fedtide.engine.checkpoints.resume import settings_of
 from fedtide.engine.experiment import prepare
-from fedtide.engine.interrupts import ENDING, deferring, stopping_at_once
+from fedtide.engine.interrupts import deferring, stopping_at_once
 from fedtide.engine.run import drive
 from fedtide.engine.run_folder import RunFolder
 from fedtide.ground.display import display
@@ -96,7 +96,7 @@ def _run(grid: Grid, settings: Settings) -> None:
     nodes.resumed = folder.flower_run if folder.resumed else ""
     console = new_console()
     watch = partial(watching, settings.log, experiment.data.criterion.metric, console)
-    with deferring(*ENDING):  # a signal must not end this process while results are written
+    with deferring():  # a signal must not end this process while results are written
         ended = drive(experiment, transport, folder, console, watch, stopping_at_once)
         report_run(experiment, ended, folder.path, console)
     summary = ended.summary

@@ -13,7 +13,7 @@ from rich.console import Console
 from fedtide.engine.server import RoundServer
 
 SIGHUP = getattr(signal, "SIGHUP", signal.SIGTERM)  # Windows has none
-ENDING = tuple({signal.SIGINT, signal.SIGTERM, SIGHUP})
+ENDING = {signal.SIGINT, signal.SIGTERM, SIGHUP}
 
 
 class Stopped(BaseException):
@@ -25,8 +25,8 @@ class Stopped(BaseException):
 
 
 @contextmanager
-def handling(handler: Callable[[int, object], object], *numbers: int) -> Iterator[None]:
-    """Handle some signals; SIGHUP unless it is ignored, as by nohup.
+def handling(handler: Callable[[int, object], object]) -> Iterator[None]:
+    """Handle the signals that end a run; SIGHUP unless it is ignored, as by nohup.
 
     Outside of the main thread, as under `flwr run`, which handles them itself, this does nothing.
     """
@@ -35,8 +35,7 @@ def handling(handler: Callable[[int, object], object], *numbers: int) -> Iterato
         return
     # A shell's background jobs ignore SIGINT as well, which is still the way to stop a run by `kill`.
     unheeded = {SIGHUP} if signal.getsignal(SIGHUP) is signal.SIG_IGN else set()
-    heeded = [number for number in numbers if number not in unheeded]
-    before = {number: signal.signal(number, handler) for number in heeded}
+    before = {number: signal.signal(number, handler) for number in ENDING - unheeded}
     try:
         yield
     finally:
@@ -45,17 +44,17 @@ def handling(handler: Callable[[int, object], object], *numbers: int) -> Iterato
 
 
 @contextmanager
-def deferring(*numbers: int) -> Iterator[list[int]]:
-    """Only record some signals, and yield them: while Ray starts, it would lose them or leave processes."""
+def deferring() -> Iterator[list[int]]:
+    """Only record signals, and yield them: while Ray starts, it would lose them or leave processes."""
     signals: list[int] = []
-    with handling(lambda number, frame: signals.append(number), *numbers):
+    with handling(lambda number, frame: signals.append(number)):
         yield signals
 
 
 @contextmanager
 def whole() -> Iterator[list[int]]:
     """Do something that must not be cut off: `Stopped` is raised at its end. Yields the signals so far."""
-    with deferring(*ENDING) as signals:
+    with deferring() as signals:
         yield signals
     if signals:
         raise Stopped(signals[0])
@@ -81,7 +80,7 @@ def stopping_on_interrupt(
     def tell(number: int) -> None:
         console.print("stopping after this round; press Ctrl-C again to stop at once")
 
-    with _at_first_signal(tell), handling(stop, *ENDING):
+    with _at_first_signal(tell), handling(stop):
         server.stopping = server.stopping or bool(heard)
         yield heard
 
@@ -95,7 +94,7 @@ def finishing(signals: list[int]) -> Iterator[None]:
         if len(signals) > 1:
             raise KeyboardInterrupt
 
-    with handling(stop, *ENDING):
+    with handling(stop):
         yield
 
 
@@ -124,7 +123,7 @@ def stopping_at_once(server: RoundServer, console: Console) -> Iterator[list[int
         if hasattr(signal, "pthread_kill"):  # Windows has none
             signal.pthread_kill(threading.main_thread().ident or 0, number)
 
-    with handling(stop, *ENDING), _at_first_signal(wake):
+    with handling(stop), _at_first_signal(wake):
         yield signals
 
 
@@ -165,5 +164,5 @@ def raising_stopped() -> Iterator[None]:
     def stop(number: int, frame: object) -> None:
         raise Stopped(number)
 
-    with handling(stop, *ENDING):
+    with handling(stop):
         yield

@@ -21,7 +21,7 @@ from fedtide.engine.availability import TraceClientManager
 from fedtide.engine.checkpoints.checkpointing import Checkpointing, Position
 from fedtide.engine.checkpoints.store import num_bytes
 from fedtide.engine.experiment import Experiment, prepare
-from fedtide.engine.interrupts import ENDING, Stopped, deferring, stopping_on_interrupt
+from fedtide.engine.interrupts import Stopped, deferring, stopping_on_interrupt
 from fedtide.engine.observers import LoggedRun, Observer, observing
 from fedtide.engine.read_run import records_in
 from fedtide.engine.run_folder import FolderLost, RunFolder, finite, weights_sha256
@@ -76,7 +76,7 @@ def virtual_transport(
     if settings.engine == "inline":
         return experiment.timed(InlineTransport(simulation))
     num_workers = min(settings.num_workers, settings.most_clients)
-    with deferring(*ENDING) as signals:
+    with deferring() as signals:
         from fedtide.engine.transports.ray.transport import RayTransport  # Ray need not be installed
 
         ray = (num_workers, settings.client_gpus, settings.ray_address)
