@@ -3,8 +3,8 @@
     python benchmarks/soak.py                         # 20,000 rounds on Ray; about ten minutes
     python benchmarks/soak.py --strategy fedbuff --kill-every 500
 
-Memory (of all processes, what they share counted once), open files of the run's own process, blocks of shared
-memory, temporary files, and what lies in the run folder besides the records are looked at once a second.
+Memory (of all processes, what they share counted once), open files of the run's own process, temporary files,
+and what lies in the run folder besides the records are looked at once a second.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from benchmarks.measure import ROOT, machine, machine_line, memory_of, table, wr
 
 TRACE = "bernoulli:p=0.7+pools:first=8+lost:p=0.05+late:p=0.1,rounds=3"
 WORKER = b"ray::RayClients"
-COLUMNS = ("round", "memory_mib", "open_files", "shared_mib", "temporary_files", "folder_mib")
+COLUMNS = ("round", "memory_mib", "open_files", "temporary_files", "folder_mib")
 
 
 def command(arguments: argparse.Namespace, run_dir: Path) -> list[str]:
@@ -109,7 +109,6 @@ class Watched:
             "round": self.rounds(),
             "memory_mib": (memory_of(self.pids()) or 0) / 2**20,
             "open_files": len(os.listdir(f"/proc/{self.process.pid}/fd")),
-            "shared_mib": _size(Path("/dev/shm").glob("fedtide-*")) / 2**20,
             "temporary_files": len([*Path(tempfile.gettempdir()).glob("fedtide-*")]),
             "folder_mib": _size(files) / 2**20,
         }

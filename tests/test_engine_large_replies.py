@@ -1,7 +1,6 @@
 """Replies that take more than a share of the memory lie in a file: the same bits, and few of them in RAM."""
 
 import gc
-import os
 import re
 import weakref
 from collections.abc import Callable, Iterator
@@ -19,7 +18,6 @@ from clients.simulated.virtual import VirtualClients
 from clients.training import make_rule
 from fedtide.engine.transports.base import EngineLost
 from fedtide.engine.transports.ray import shared_rows, transport, workers
-from fedtide.engine.transports.ray.shared_rows import AttachedRows, SharedRows
 from fedtide.engine.transports.ray.workers import Worker
 from fedtide.ground import memory, spill
 from strategies.core import replies, reply_vectors
@@ -153,20 +151,6 @@ def test_a_cohort_leaves_nothing_to_the_garbage_collector(
         assert [rule() for rule in made] == [None] * len(made)
     finally:
         gc.enable()
-
-
-def test_rows_on_the_disk_are_not_lent_again(in_files: Path) -> None:
-    shared = SharedRows()
-    lease, rows = shared.lend(2, 3, FLOAT)
-    assert Path(lease.path).parent == in_files
-    AttachedRows().open(lease)[:] = 4
-    np.testing.assert_array_equal(rows, 4)
-    del rows
-    other, rows = shared.lend(2, 3, FLOAT)
-    assert other.path != lease.path
-    assert not os.path.exists(lease.path)
-    del rows
-    shared.close()
 
 
 def test_a_full_disk_ends_the_run_in_a_line(simulate: Callable[..., Any], in_files: Path) -> None:

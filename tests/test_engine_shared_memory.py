@@ -4,15 +4,14 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from fedtide.engine.transports.ray import shared_rows
 from fedtide.engine.transports.ray.leftovers import (
     CELL,
-    ROWS,
     SESSION_LOCK,
     end_session,
     lock_session,
@@ -21,95 +20,72 @@ from fedtide.engine.transports.ray.leftovers import (
 from fedtide.engine.transports.ray.shared_rows import AttachedRows, SharedRows
 
 ROOT = Path(__file__).parents[1]
-FLOAT = np.dtype(np.float32)
+linux = pytest.mark.skipif(not shared_rows.POSSIBLE, reason="of Linux")
 
 
-@pytest.fixture
-def shared() -> Iterator[SharedRows]:
-    made = SharedRows()
-    yield made
-    made.close()
+@pytest.fixture(params=[np.inf, 0], ids=["in RAM", "on the disk"])
+def shared(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> SharedRows:
+    monkeypatch.setattr(shared_rows, "replies_limit", lambda: request.param)
+    return SharedRows()
 
 
+@linux
 def test_memory_is_lent_again_once_all_views_are_deleted(shared: SharedRows) -> None:
-    lease, rows = shared.lend(4, 3, FLOAT)
+    lease, rows = shared.lend(4, 3)
     rows[:] = 1
     kept = rows[2]  # as a strategy may keep a reply
     del rows
-    other, more = shared.lend(4, 3, FLOAT)
-    assert other.path != lease.path
+    other, more = shared.lend(4, 3)
+    assert other.number != lease.number
     more[:] = 2
     np.testing.assert_array_equal(kept, 1)
-    del kept
-    assert shared.lend(2, 6, FLOAT)[0].path == lease.path
     del more
-    larger, _ = shared.lend(400, 300, FLOAT)
-    assert larger.path not in (lease.path, other.path)
-    assert not os.path.exists(lease.path)  # too small for the new loan
-
-
-def test_a_worker_writes_to_its_part_and_switches_to_new_memory(shared: SharedRows) -> None:
-    worker = AttachedRows()
-    for size in (3, 3000, 300_000):
-        lease, rows = shared.lend(6, size, FLOAT)
-        rows[:] = 0
-        part = worker.open(lease.part(1, 3).part(1, 2))
-        assert (part.shape, part.dtype) == ((2, size), FLOAT)
-        part[:] = [[1], [2]]
-        np.testing.assert_array_equal(rows[:, -1], [0, 0, 1, 2, 0, 0])
-        del rows, part
-    assert len(worker._maps) == 1
-    lease, rows = shared.lend(2, 2, FLOAT)
+    assert shared.lend(2, 6)[0].number == other.number
+    larger, rows = shared.lend(400, 300)
+    assert larger.number != other.number
     rows[:] = 3
     shared.close()
-    assert not os.path.exists(lease.path)
-    np.testing.assert_array_equal(rows, 3)  # views outlive the files
+    np.testing.assert_array_equal(rows, 3)  # views outlive the file
+    np.testing.assert_array_equal(kept, 1)
 
 
+@linux
+def test_a_worker_writes_to_its_part_of_what_is_lent_now(shared: SharedRows) -> None:
+    worker = AttachedRows()
+    for size in (3, 300_000, 3000):
+        lease, rows = shared.lend(6, size)
+        rows[:] = 0
+        part = worker.open(lease.part(1, 3).part(1, 2))
+        assert (part.shape, part.dtype) == ((2, size), np.float32)
+        part[:] = [[1], [2]]
+        np.testing.assert_array_equal(rows[:, -1], [0, 0, 1, 2, 0, 0])
+        del rows
+
+
+@linux
 def test_memory_that_a_failed_worker_may_write_to_is_not_lent_again(shared: SharedRows) -> None:
-    lease, rows = shared.lend(4, 3, FLOAT)
+    lease, rows = shared.lend(4, 3)
+    opened = AttachedRows().open(lease)
     shared.retire()
-    opened = AttachedRows().open(lease)  # others may do so until the next loan
     del rows
-    other, more = shared.lend(4, 3, FLOAT)
+    other, more = shared.lend(4, 3)
     more[:] = 2
     opened[:] = 3
     np.testing.assert_array_equal(more, 2)
-    assert other.path != lease.path
-    assert not os.path.exists(lease.path)
-
-
-def test_if_shared_memory_is_full_a_temporary_file_is_used(
-    shared: SharedRows, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    reserve = os.posix_fallocate
-
-    def full(descriptor: int, offset: int, size: int) -> None:
-        if os.readlink(f"/proc/self/fd/{descriptor}").startswith("/dev/shm"):
-            raise OSError(28, "No space left on device")
-        reserve(descriptor, offset, size)
-
-    monkeypatch.setattr(os, "posix_fallocate", full)
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    lease, rows = shared.lend(2, 2, FLOAT)
-    assert Path(lease.path).parent == tmp_path
-    AttachedRows().open(lease)[:] = 4
-    np.testing.assert_array_equal(rows, 4)
+    assert other.number != lease.number
 
 
 USER = """
-import sys, numpy as np
+import sys
 from pathlib import Path
 from fedtide.engine.transports.ray.leftovers import CELL, locked_folder, lock_session
-from fedtide.engine.transports.ray.shared_rows import SharedRows
 
-lease, rows = SharedRows().lend(2, 2, np.dtype(np.float32))
 session = Path(sys.argv[1]) / "session_1"
 session.mkdir()
 lock_session(session)
 with locked_folder(CELL) as folder:
     Path(folder, "run").mkdir()
-    print(lease.path, folder, session, flush=True)
+    print(folder, session, flush=True)
     sys.stdin.read()
 """
 
@@ -133,9 +109,9 @@ def test_only_what_killed_processes_have_left_is_removed(
     call, env = [sys.executable, "-c", USER, str(sessions)], {**os.environ, "TMPDIR": str(temporary)}
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with subprocess.Popen(call, cwd=ROOT, env=env, text=True, **pipes) as process:
-        rows, cell, session = map(Path, process.stdout.readline().split())
-        made = [rows, cell, session / SESSION_LOCK]
-        assert (rows.name.startswith(ROWS), cell.name.startswith(CELL)) == (True, True)
+        cell, session = map(Path, process.stdout.readline().split())
+        made = [cell, session / SESSION_LOCK]
+        assert cell.name.startswith(CELL)
         for path in made:
             make_old(path)
         remove_leftovers(sessions)
@@ -144,12 +120,10 @@ def test_only_what_killed_processes_have_left_is_removed(
         process.wait()
     end_session(sessions / "session_2")
     make_old(sessions / "session_2" / SESSION_LOCK)
-    memory, *removed = remove_leftovers(sessions)
-    assert memory.startswith("files of shared memory: ")  # other runs may have left some as well
-    assert [line.partition(",")[0] for line in removed] == [
+    assert [line.partition(",")[0] for line in remove_leftovers(sessions)] == [
         "folders of a comparison: 1",
         "session folders of Ray: 1",
     ]
-    assert not any(path.exists() for path in (rows, cell, session))
+    assert not any(path.exists() for path in (cell, session))
     assert {path.name for path in sessions.iterdir()} == {"session_foreign", "session_3"}
     assert remove_leftovers(sessions) == []

@@ -14,13 +14,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from fedtide.ground.spill import folder_of_large_files
-
-ROWS = "fedtide-rows-"  # files of memory shared with workers
 CELL = "fedtide-cell-"  # folders in which a comparison runs
 SESSION_LOCK = "fedtide.lock"  # a file in the folder of each session of Ray that we have started
 ENDED = b"ended"  # its content after a normal end
-SHARED_MEMORY = "/dev/shm"
 _YOUNG = 60  # seconds that a process may take to lock what it has made
 
 
@@ -66,12 +62,7 @@ def remove_leftovers(sessions: Path | None = None) -> list[str]:
     with its size, for people; sessions that ended normally are not listed.
     """
     temporary = Path(tempfile.gettempdir())
-    folders = {SHARED_MEMORY, str(temporary), folder_of_large_files()}
-    rows = [path for folder in folders for path in Path(folder).glob(f"{ROWS}*")]
-    found = {
-        "files of shared memory": [_removed(path, path) for path in rows],
-        "folders of a comparison": [_removed(path, path) for path in temporary.glob(f"{CELL}*")],
-    }
+    found = {"folders of a comparison": [_removed(path, path) for path in temporary.glob(f"{CELL}*")]}
     if sessions is not None:
         marks = [m for m in sessions.glob(f"session_*/{SESSION_LOCK}") if not m.parent.is_symlink()]
         found["session folders of Ray"] = [_removed(mark.parent, mark) for mark in marks]
@@ -80,7 +71,7 @@ def remove_leftovers(sessions: Path | None = None) -> list[str]:
 
 
 def _removed(path: Path, locked: Path) -> int | None:
-    """Remove a file or folder unless a process holds the lock of `locked`.
+    """Remove a folder unless a process holds the lock of `locked`.
 
     Returns its bytes; None if it stays, or was that of a session that ended normally.
     """
@@ -91,10 +82,7 @@ def _removed(path: Path, locked: Path) -> int | None:
                 return None
             ended = path != locked and os.read(descriptor, len(ENDED)) == ENDED
             size = None if ended else _size(path)
-            if path.is_dir():
-                shutil.rmtree(path)
-            else:
-                path.unlink()
+            shutil.rmtree(path)
             return size
         finally:
             os.close(descriptor)
@@ -102,6 +90,5 @@ def _removed(path: Path, locked: Path) -> int | None:
 
 
 def _size(path: Path) -> int:
-    """Bytes that a file or folder takes on the disk."""
-    below = path.rglob("*") if path.is_dir() else ()
-    return sum(512 * file.lstat().st_blocks for file in (path, *below))
+    """Bytes that a folder takes on the disk."""
+    return sum(512 * file.lstat().st_blocks for file in (path, *path.rglob("*")))

@@ -17,10 +17,11 @@ from ray.exceptions import RayError
 
 from clients.simulated.jobs import Job
 from clients.simulated.virtual import Answers
-from fedtide.engine.transports.ray.job_columns import Sent
+from fedtide.engine.transports.base import EngineLost
+from fedtide.engine.transports.ray.actor import Sent
 from fedtide.engine.transports.ray.liveness import engine_lost
 from fedtide.engine.transports.ray.workers import Worker, Workers
-from fedtide.ground.spill import let_go
+from fedtide.ground.spill import let_go, new_rows
 from strategies.core.parameters import FloatVector
 from strategies.core.reply_vectors import Pending, RemoteVector, RemoteVectors
 
@@ -45,8 +46,6 @@ class VectorsOnNodes(RemoteVectors):
         Those that sum.
     origin, sent
         The weights that all clients started from, here, and what the workers were sent of them.
-    lend
-        Returns memory for so many vectors that are fetched.
     train
         Trains clients again; their vectors are to be written to rows that are given by client.
     """
@@ -56,11 +55,10 @@ class VectorsOnNodes(RemoteVectors):
         workers: Workers,
         origin: FloatVector,
         sent: Sent,
-        lend: Callable[[int], Rows],
         train: Callable[[list[Job], Mapping[int, Rows]], None],
     ) -> None:
         self._workers, self._origin, self._sent = workers, origin, sent
-        self._lend, self._train = lend, train
+        self._train = train
         self._asked = Counter[Worker]()  # how many sums each worker was asked for
         self._count = self._read = 0
 
@@ -83,7 +81,7 @@ class VectorsOnNodes(RemoteVectors):
 
     def fetch(self, vectors: Sequence[RemoteVector]) -> Sequence[FloatVector]:
         """Copy vectors to this process; those that are lost are trained again."""
-        rows, lost = self._lend(len(vectors)), dict[int, tuple[Job, Rows]]()
+        rows, lost = self._new_rows(len(vectors)), dict[int, tuple[Job, Rows]]()
         self._read += len(vectors)
         for row, vector in zip(rows, vectors, strict=True):
             assert isinstance(vector, OnNode)
@@ -97,6 +95,12 @@ class VectorsOnNodes(RemoteVectors):
         if lost:
             self._train([job for job, _ in lost.values()], {client: row for client, (_, row) in lost.items()})
         return [*rows]
+
+    def _new_rows(self, count: int) -> Rows:
+        try:
+            return new_rows(count, len(self._origin), np.dtype(np.float32))
+        except OSError as error:
+            raise EngineLost(str(error)) from error
 
     def start_sum(
         self,

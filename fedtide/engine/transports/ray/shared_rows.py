@@ -1,7 +1,7 @@
-"""Memory that the driver shares with the workers on its machine: workers write results where it reads them.
+"""Memory of the driver to which workers on its machine write their vectors.
 
-Ray's object store would copy each result in and out. That costs several milliseconds per round, more than
-small models take to train.
+Through Ray's object store, which copies them in and out, a round takes 6 ms more: longer than small models
+train. The memory is a file without a name, so that nothing is left of it, however the processes end.
 """
 
 from __future__ import annotations
@@ -10,25 +10,27 @@ import mmap
 import os
 import tempfile
 import weakref
-from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtide.engine.transports.ray.leftovers import ROWS, SHARED_MEMORY, lock
 from fedtide.ground.memory import replies_limit
 from fedtide.ground.spill import FileMap, folder_of_large_files, reserve
 
+Rows = NDArray[np.float32]
+POSSIBLE = hasattr(os, "memfd_create") and os.path.isdir("/proc/self/fd")  # on Linux
+
 
 class Lease(NamedTuple):
-    """Describes rows of shared memory, so that a worker can open them."""
+    """Rows of the driver's memory, as a worker opens them."""
 
-    path: str
+    path: str  # of the file, among those that the driver has open
+    number: int  # of the file, as paths are used again
+    on_disk: bool
     start: int
     num_rows: int
     width: int
-    dtype: str
 
     def part(self, start: int, count: int) -> Lease:
         """Return the lease of `count` of these rows, from row `start` on."""
@@ -36,112 +38,76 @@ class Lease(NamedTuple):
 
 
 class SharedRows:
-    """Lends arrays of rows, to which workers on this machine can write.
+    """Lends the rows of a round; where they are large, they lie on the disk.
 
-    Memory is lent again only after all views of the array that was lent have been deleted. A strategy may
-    therefore keep a reply for later: nothing overwrites it.
+    Memory is lent again only after all views of it have been deleted: a strategy may keep a reply for later.
     """
 
     def __init__(self) -> None:
-        self._blocks: list[_Block] = []
+        self._file, self._number, self._on_disk = -1, 0, False
+        self._map: mmap.mmap | None = None
+        self._lent: weakref.ref[Rows] | None = None
 
-    def lend(self, count: int, width: int, dtype: np.dtype[Any]) -> tuple[Lease, NDArray[Any]]:
+    def lend(self, count: int, width: int) -> tuple[Lease, Rows]:
         """Lend rows of shape (count, width), with arbitrary content, and what a worker needs to open them.
 
-        OSError: neither shared memory nor the folder for temporary files has enough space.
+        OSError: the disk has too little space.
         """
-        # Pages of a large file would be read from the disk before they are written again.
-        self._close([block for block in self._blocks if block.retired or (block.is_free and block.on_disk)])
-        size = max(1, count * width * dtype.itemsize)
-        free = [block for block in self._blocks if block.is_free]
-        block = next((block for block in free if block.size >= size), None)
-        if block is None:
-            self._close(free)  # too small
-            in_memory = sum(block.size for block in self._blocks if not block.on_disk)
-            block = _Block(size, in_memory + size > replies_limit())
-            self._blocks.append(block)
-        rows = block.rows(count, width, dtype)
-        return Lease(block.path, 0, count, width, dtype.str), rows
+        size = max(1, 4 * count * width)
+        on_disk = size > replies_limit()
+        is_free = self._map is not None and (self._lent is None or self._lent() is None)
+        fits = is_free and on_disk == self._on_disk and size <= len(self._map or ())
+        if is_free and (on_disk or not fits):  # what the file has would be read from the disk, or takes room
+            os.ftruncate(self._file, 0)
+        if not fits:
+            self._map = None  # also if there is no room for the next one
+            self._map = self._new_file(size, on_disk)
+        elif on_disk:
+            reserve(self._file, size)
+        assert self._map is not None
+        whole = np.frombuffer(self._map, np.float32, count * width)  # it lives as long as any view of it
+        self._lent = weakref.ref(whole)
+        lease = Lease(f"/proc/{os.getpid()}/fd/{self._file}", self._number, on_disk, 0, count, width)
+        return lease, whole.reshape(count, width)
 
     def retire(self) -> None:
-        """Never lend again what is lent now: a failed worker may still write to it.
-
-        Other workers can open it until the next loan.
-        """
-        for block in self._blocks:
-            block.retired |= not block.is_free
+        """Never lend again what is lent now: a failed worker may still write to it."""
+        self._map = None
 
     def close(self) -> None:
-        """Remove the files; existing views stay valid."""
-        self._close(self._blocks)
+        """Have no file open; views stay valid."""
+        if self._file >= 0:
+            os.close(self._file)
+        self._file, self._map = -1, None
 
-    def _close(self, blocks: list[_Block]) -> None:
-        for block in [*blocks]:
-            block.close()
-            self._blocks.remove(block)
+    def _new_file(self, size: int, on_disk: bool) -> mmap.mmap:
+        self.close()
+        if POSSIBLE and not on_disk:
+            self._file = os.memfd_create("fedtide rows")
+        else:
+            with tempfile.TemporaryFile(dir=folder_of_large_files()) as file:
+                self._file = os.dup(file.fileno())
+        self._number, self._on_disk = self._number + 1, on_disk
+        reserve(self._file, size)
+        return _mapped(self._file, on_disk)
 
 
 class AttachedRows:
-    """Opens rows of `SharedRows` in a worker."""
+    """Opens the driver's rows in a worker."""
 
     def __init__(self) -> None:
-        self._maps: dict[str, mmap.mmap] = {}
+        self._number = 0
+        self._map: mmap.mmap | None = None
 
-    def open(self, lease: Lease) -> NDArray[Any]:
+    def open(self, lease: Lease) -> Rows:
         """Return the rows of a lease, shape (num_rows, width)."""
-        if lease.path not in self._maps:
-            for path in [path for path in self._maps if not os.path.exists(path)]:
-                del self._maps[path]  # closed with the last view of it
+        if lease.number != self._number or self._map is None:
             with open(lease.path, "r+b") as file:
-                self._maps[lease.path] = _mapped(file.fileno(), lease.path)
-        dtype = np.dtype(lease.dtype)
-        offset = lease.start * lease.width * dtype.itemsize
-        rows = np.frombuffer(self._maps[lease.path], dtype, lease.num_rows * lease.width, offset)
-        return rows.reshape(lease.num_rows, lease.width)
+                self._number, self._map = lease.number, _mapped(file.fileno(), lease.on_disk)
+        width = lease.width
+        rows = np.frombuffer(self._map, np.float32, lease.num_rows * width, 4 * lease.start * width)
+        return rows.reshape(lease.num_rows, width)
 
 
-class _Block:
-    """A file in shared memory, or where that is too small, or `on_disk`, in the folder for large files."""
-
-    def __init__(self, size: int, on_disk: bool) -> None:
-        self.size, self.on_disk, self.retired = size, on_disk, False
-        self._lent: weakref.ref[NDArray[Any]] | None = None
-        folders = [SHARED_MEMORY] if os.path.isdir(SHARED_MEMORY) and not on_disk else []
-        for folder in [*folders, folder_of_large_files()]:
-            self._fd, self.path = tempfile.mkstemp(prefix=ROWS, dir=folder)
-            lock(self._fd)
-            try:
-                reserve(self._fd, size)
-            except OSError:
-                self.close()
-                if folder != SHARED_MEMORY:
-                    raise
-            else:
-                break
-        self._map = _mapped(self._fd, self.path)
-
-    @property
-    def is_free(self) -> bool:
-        """Whether all views of the rows that were lent have been deleted."""
-        return self._lent is None or self._lent() is None
-
-    def rows(self, count: int, width: int, dtype: np.dtype[Any]) -> NDArray[Any]:
-        """Return a new array; it is alive as long as any view of it."""
-        whole = np.frombuffer(self._map, dtype, count * width)
-        self._lent = weakref.ref(whole)
-        return whole.reshape(count, width)
-
-    def close(self) -> None:
-        """Remove the file."""
-        if self.on_disk and self.is_free and not self.retired:
-            with suppress(OSError):
-                os.truncate(self._fd, 0)  # at once: workers have it mapped until they need the next one
-        os.close(self._fd)
-        with suppress(OSError):  # removed already; Windows removes no file that is mapped
-            os.unlink(self.path)
-
-
-def _mapped(descriptor: int, path: str) -> mmap.mmap:
-    """Map a whole file of rows."""
-    kind = mmap.mmap if os.path.dirname(path) == SHARED_MEMORY else FileMap
-    return kind(descriptor, 0)
+def _mapped(file: int, on_disk: bool) -> mmap.mmap:
+    return (FileMap if on_disk else mmap.mmap)(file, 0)

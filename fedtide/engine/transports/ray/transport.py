@@ -17,18 +17,18 @@ from clients.memory.handshake import Memory
 from clients.simulated.jobs import Broadcast, Job
 from clients.simulated.virtual import Answers, Failure, Scores
 from fedtide.engine.transports.base import EngineLost
-from fedtide.engine.transports.ray.actor import Kept, RayClients
-from fedtide.engine.transports.ray.calls import LAST, Calls, Part, Submit, divide
-from fedtide.engine.transports.ray.cluster import imports, start_ray
-from fedtide.engine.transports.ray.job_columns import (
+from fedtide.engine.transports.ray.actor import (
+    RayClients,
     Sent,
     pack_broadcast,
     pack_jobs,
     unpack_answers,
 )
+from fedtide.engine.transports.ray.calls import LAST, Calls, Part, Submit, divide
+from fedtide.engine.transports.ray.cluster import imports, start_ray
 from fedtide.engine.transports.ray.liveness import PATIENCE, Liveness, engine_lost
 from fedtide.engine.transports.ray.remote_vectors import VectorsOnNodes
-from fedtide.engine.transports.ray.shared_rows import Lease, SharedRows
+from fedtide.engine.transports.ray.shared_rows import POSSIBLE, SharedRows
 from fedtide.engine.transports.ray.workers import Worker, Workers
 from fedtide.engine.transports.virtual import Simulation, VirtualTransport
 from fedtide.ground.contract import REPORTED
@@ -103,15 +103,19 @@ class RayTransport(VirtualTransport):
         remote = self._remote = self._vectors_on_nodes(broadcast, sent, jobs)
         here = 0
         for k, part in enumerate(parts):
-            if part.attempt != LAST and (remote is None or part.node == self.workers.node):
+            if POSSIBLE and part.attempt != LAST and (remote is None or part.node == self.workers.node):
                 parts[k] = part._replace(at=here)
                 here += len(part.jobs)
-        lease, rows = self._lend(here, len(broadcast.weights))
+        try:
+            lease, rows = self.shared_rows.lend(here, len(broadcast.weights))
+        except OSError as error:
+            raise EngineLost(f"no room for the updates of {here} clients: {error}; set TMPDIR") from error
 
         def submit(worker: Worker, part: Part) -> list[Any]:
             jobs = pack_jobs(part.jobs)
             if part.at is not None and worker.local:
-                return [worker.actor.fit_into.remote(sent, jobs, [*lease.part(part.at, len(part.jobs))])]
+                own = lease.part(part.at, len(part.jobs))
+                return [worker.actor.fit_and_send.remote(sent, jobs, [*own])]
             if remote is None:
                 return [worker.actor.fit_and_send.remote(sent, jobs)]
             call = worker.actor.fit_and_keep.options(num_returns=1 + len(part.jobs))
@@ -126,12 +130,12 @@ class RayTransport(VirtualTransport):
         for part, result, references, node in calls:
             if isinstance(result, Failure):
                 yield Answers(rows[:0], np.empty(0, REPORTED), failures=[result])
-            elif isinstance(result, Kept) and remote:
-                yield remote.add(part.jobs, result.answers, references, node)
-            elif isinstance(result, Answers):
-                yield result if part.at is None else _moved(result, rows[part.at :])
+            elif remote and references:
+                packed, stay = result
+                answers = unpack_answers(packed)
+                yield remote.add(part.jobs, answers, references, node) if stay else answers
             else:
-                yield unpack_answers(result, rows[part.at :])
+                yield unpack_answers(result, None if part.at is None else rows[part.at :])
 
     def _vectors_on_nodes(
         self, broadcast: Broadcast, sent: Sent, jobs: Sequence[Job]
@@ -147,10 +151,7 @@ class RayTransport(VirtualTransport):
         if small or near or self._rounds_to_send or any(job.weights is not None for job in jobs):
             return None
 
-        def lend(rows: int) -> NDArray[np.float32]:
-            return self._lend(rows, len(broadcast.weights))[1]
-
-        return VectorsOnNodes(self.workers, broadcast.weights, sent, lend, partial(self._train_again, sent))
+        return VectorsOnNodes(self.workers, broadcast.weights, sent, partial(self._train_again, sent))
 
     def _train_again(self, sent: Sent, jobs: list[Job], rows: Mapping[int, NDArray[np.float32]]) -> None:
         """Train clients whose vectors were lost with their machine, into rows that are given by client."""
@@ -161,23 +162,17 @@ class RayTransport(VirtualTransport):
 
         size = next(iter(rows.values())).nbytes
         for ended in self._calls(self._parts(jobs, self._work(jobs), size), submit):
-            if isinstance(ended.result, Failure) or ended.result.failures:
+            answers = None if isinstance(ended.result, Failure) else unpack_answers(ended.result)
+            if answers is None or answers.failures:
                 raise EngineLost("a machine was lost, and a client of it cannot be trained again")
-            clients = ended.result.reported["client"].tolist()
-            for client, vector in zip(clients, ended.result.vectors, strict=True):
+            clients = answers.reported["client"].tolist()
+            for client, vector in zip(clients, answers.vectors, strict=True):
                 rows[client][:] = vector
                 let_go(rows[client])
 
     def _work(self, jobs: list[Job]) -> list[float]:
         """Return how many local steps each client does."""
         return [job.config.planned_steps(int(self.sizes[job.client])) * job.completion for job in jobs]
-
-    def _lend(self, rows: int, width: int) -> tuple[Lease, NDArray[np.float32]]:
-        """Lend memory for the vectors of so many clients."""
-        try:
-            return self.shared_rows.lend(rows, width, np.dtype(np.float32))
-        except OSError as error:
-            raise EngineLost(f"no room for the updates of {rows} clients: {error}; set TMPDIR") from error
 
     def store(self, client: int, memory: Memory) -> Any:
         """Store a client's memory in the object store, which spills to disk what does not fit.
@@ -247,11 +242,3 @@ class RayTransport(VirtualTransport):
             yield
         except RayError as error:
             raise engine_lost(error) or error from error
-
-
-def _moved(answers: Answers, rows: NDArray[np.float32]) -> Answers:
-    """Return answers whose vectors have been copied from Ray's object store into rows, and let go."""
-    count, width = answers.vectors.shape
-    rows[:count, :width] = answers.vectors
-    let_go(rows[:count])
-    return answers._replace(vectors=rows[:count, :width])
