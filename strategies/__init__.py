@@ -9,7 +9,6 @@ from fedtide.ground.contract import CORRECTED, SGD, Rule
 from fedtide.ground.errors import SettingsError
 from strategies.core.layers import Layer, Vector
 from strategies.core.members import AvailabilityManager, LossTracker
-from strategies.core.method import LateReplies
 from strategies.core.norms import MAX_RESULT
 from strategies.core.options import SCHEDULES, Options, ServerRateOptions
 from strategies.core.parameters import FlatParameters, Layout, largest
@@ -18,7 +17,7 @@ from strategies.core.roster import Clients, Forecast, Roster
 from strategies.core.round import RoundReport, Sent, Task
 from strategies.core.selection import LongestAbsent, Selection, Uniform
 from strategies.core.state import ByClient, Stateful, extend
-from strategies.core.strategy import EvaluateFn, FlexibleStrategy
+from strategies.core.strategy import EvaluateFn, FlexibleStrategy, LateReplies
 from strategies.fedavg import FedAvg
 from strategies.memory.models import HeldModels
 from strategies.memory.table import ClientTable, MemoryOptions, SummedTable, TableOptions

@@ -123,7 +123,7 @@ class EFL(FlexibleStrategy):
     def evaluate(self, server_round: int, parameters: Parameters) -> tuple[float, dict[str, Scalar]] | None:
         """Evaluate the server's model, where it is not that of the clients."""
         if self.options.apply == "full":
-            parameters = self.pack(self.weights + self.drift)
+            parameters = self.wire.pack(self.weights + self.drift, self.buffers)
         return super().evaluate(server_round, parameters)
 
     def select(self, available: Clients) -> Clients:

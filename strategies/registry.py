@@ -23,7 +23,8 @@ from strategies import (
 from strategies.amplified_scaffold import AmplifiedScaffold
 from strategies.apfl import APFL
 from strategies.cafed import CAFed
-from strategies.core.options import SCHEDULES, FlowerArguments
+from strategies.core.app import FlowerArguments
+from strategies.core.options import SCHEDULES
 from strategies.core.strategy import EvaluateFn
 from strategies.efl import EFL
 from strategies.f3ast import F3AST

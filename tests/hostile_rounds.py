@@ -14,7 +14,7 @@ from hostile_replies import NAMES, evaluation, failures, honest, spoiled
 import strategies
 from fedtide.ground.contract import SGD
 from strategies import STRATEGIES, FlatParameters, FlexibleStrategy, Roster
-from strategies.core.options import FlowerArguments
+from strategies.core.app import FlowerArguments
 
 SIZES = np.array([10, 20, 30, 40, 50, 60, 0])
 MEMBERS = 5  # the others arrive later

@@ -99,7 +99,7 @@ class AppNodes:
             return
         if name in self.manager.all():
             raise ValueError(f"it says that it is client {name}, as another node does")
-        method.identify(proxy.cid, name)
+        method.membership.identify(proxy.cid, name)
         self.manager.unregister(proxy)
         proxy.cid = self.names[node] = name
         self.manager.register(proxy)

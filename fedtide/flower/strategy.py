@@ -30,7 +30,7 @@ from fedtide.ground.allowed import did_you_mean
 from fedtide.ground.contract import SGD, metrics
 from fedtide.ground.errors import SettingsError
 from strategies import FlexibleStrategy, Layout, Options
-from strategies.core.options import FlowerArguments
+from strategies.core.app import FlowerArguments
 from strategies.core.parameters import FlatParameters
 from strategies.core.round import ClientFailure, is_news
 from strategies.core.state import nested, within
@@ -122,7 +122,7 @@ class MethodStrategy(FedAvg):
         """Train as `Strategy.start` does, or go on from the checkpoint.
 
         What `evaluate_fn` and clients evaluate, and what is returned, is the method's model, which some
-        methods do not send: see `Method.evaluated`.
+        methods do not send: see `FlexibleStrategy.evaluated`.
         """
         self.num_rounds, train_config = num_rounds, train_config or ConfigRecord()
         # a second start is a second training

@@ -22,7 +22,7 @@ from fedtide.flower.messages import (
 from fedtide.ground.contract import SGD, metrics
 from fedtide.ground.contract.fit import FAREWELL, LEARNING_RATE, LOCAL_STEPS
 from strategies import Layout
-from strategies.core.options import check_rule, is_plain
+from strategies.core.app import check_rule, is_plain
 from strategies.core.parameters import FlatParameters
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any, Protocol, TypeGuard, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, TypeGuard, runtime_checkable
 
 import numpy as np
 from flwr.common import FitIns
@@ -17,13 +17,15 @@ from flwr.server.client_manager import ClientManager
 from flwr.server.client_proxy import ClientProxy
 from numpy.typing import NDArray
 
-from strategies.core.method import Method
 from strategies.core.norms import MAX_NORM, norm
 from strategies.core.parameters import read_vector
 from strategies.core.replies import Arrays, Replies
 from strategies.core.roster import Clients
 from strategies.core.round import RoundInstructions, RoundReport, Task
 from strategies.core.state import ByClient, Stateful
+
+if TYPE_CHECKING:
+    from strategies.core.strategy import FlexibleStrategy
 
 SMOOTHING = 0.3  # weight of the newest loss in the running mean
 
@@ -115,7 +117,7 @@ class Members(Stateful):
 
     saved = ("roster", "losses", "announced")
 
-    def __init__(self, method: Method) -> None:
+    def __init__(self, method: FlexibleStrategy) -> None:
         self.roster, self.options, self.method = method.roster, method.options, method
         self.losses = LossTracker()  # with `departure=auto`; otherwise nothing
         self.announced: list[int] = []  # who has said in the last round that it leaves
@@ -184,13 +186,23 @@ class Members(Stateful):
         self.roster.departed_for_good[client] = True
         self.events.append({"event": "abandonment", "client": client, **numbers})
 
-    def merge(self, client: int, known: int) -> None:
-        """Let go a client that has turned out to be a known one, which takes its place in this round."""
-        self._remove(client, keep=False)
-        if self.roster.departed[known]:
-            self.arrive(known)
-        self._tell()
-        self.roster.departed_for_good[client] = True
+    def identify(self, name: str, client_id: str) -> None:
+        """Learn, before the replies to a round are taken in, who a client is that was known as `name`.
+
+        If a client of that identity is known, the new one was that one all along: it answers the task.
+        """
+        roster = self.roster
+        client, known = roster.register(name), roster.find(client_id)
+        if known is None:
+            roster.rename(client, client_id)
+        elif known != client:
+            self.method.tasks.hand_over(client, known)
+            roster.asked[known] = roster.asked[client]
+            self._remove(client, keep=False)
+            if roster.departed[known]:
+                self.arrive(known)
+            self._tell()
+            roster.departed_for_good[client] = True
 
     def announce_departure(self, client: int) -> None:
         """Note that a client leaves after this round."""
@@ -244,7 +256,7 @@ class Members(Stateful):
         contributed = roster.contributors[client]
         roster.depart(client, self._round, keep)
         if contributed:
-            if not keep and self.method.expects_farewell and roster.accepted[client]:
+            if not keep and self.method.overrides("farewells") and roster.accepted[client]:
                 self.awaiting_farewell.append(client)
             if not keep:
                 self._left.append(client)

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from flwr.common import MetricsAggregationFn, Scalar
-from flwr.server.client_manager import ClientManager
 from numpy.typing import NDArray
 
-from fedtide.ground.allowed import Checked, Count, CountOrZero, NotNegative, Positive, Range, Share, check
-from fedtide.ground.contract import SGD, FitConfig
+from fedtide.ground.allowed import Checked, Count, CountOrZero, NotNegative, Positive, Range, check
 from fedtide.ground.contract.fit import planned_steps
-from fedtide.ground.errors import SettingsError
+from fedtide.ground.errors import ResultError, SettingsError
+from fedtide.ground.wording import plain
 from strategies.core.layers import InitialModelFactory, LayerFactory
 from strategies.core.norms import is_norm_limit
+from strategies.core.roster import Roster
 from strategies.core.selection import SelectionFactory, of_method
 
 Schedule = Callable[[float, int, int, float], float]
@@ -179,6 +178,20 @@ class Options:
         """E_k, the steps of complete clients with these numbers of examples: one, or an array of them."""
         return planned_steps(self.local_steps, self.local_epochs, self.batch_size, num_examples)
 
+    def scheduled_rate(self, server_round: int, roster: Roster) -> float:
+        """Return the learning rate of a round; with local epochs, E is the mean over the members."""
+        E = float(self.local_steps)
+        if self.local_epochs:
+            E = self.mean_steps(roster.num_examples[roster.contributors])
+        given = self.lr_schedule(self.learning_rate, server_round, roster.shift, E)
+        try:
+            rate = float(given)
+        except (TypeError, ValueError):
+            rate = math.nan
+        if not math.isfinite(rate):
+            raise ResultError(self.lr_schedule, f"gives {plain(given, 60)}, not a learning rate")
+        return rate
+
     def mean_steps(self, num_examples: NDArray[np.int64]) -> float:
         """Mean E_k of complete clients with these numbers of examples, shape (K,)."""
         return float(np.mean(self.planned_steps(num_examples)) if len(num_examples) else self.local_steps)
@@ -195,63 +208,3 @@ class ServerRateOptions(Options):
     """
 
     server_rate: Positive = 1.0
-
-
-WAIT_SECONDS = 86400  # as Flower does
-
-
-@dataclass(frozen=True)
-class FlowerArguments(Checked):
-    """How an app of Flower's asks its clients; nothing of it concerns our own engine.
-
-    Attributes
-    ----------
-    fraction_fit, min_fit_clients
-        Of the clients that are there, this share is asked, and at least so many; `clients_per_round` is the
-        number itself.
-    min_available_clients
-        How many have to be there before a round begins.
-    on_fit_config_fn
-        Returns further scalars for the clients, given the round.
-    fit_metrics_aggregation_fn
-        Makes the metrics of a round of each active client's number of examples and metrics.
-    client_rule
-        What happens if a client does not report that it has followed the method's rule, where that is not
-        plain training: `checked` ends the run, `trust` believes it.
-    """
-
-    fraction_fit: Share = 1.0
-    min_fit_clients: CountOrZero = 0
-    min_available_clients: CountOrZero = 1
-    on_fit_config_fn: Callable[[int], dict[str, Scalar]] | None = None
-    fit_metrics_aggregation_fn: MetricsAggregationFn | None = None
-    client_rule: Literal["checked", "trust"] = "checked"
-
-    def wait(self, manager: ClientManager, options: Options) -> Options:
-        """Wait until enough clients are there; return options with the number of those to ask."""
-        manager.wait_for(max(self.min_available_clients, self.min_fit_clients), WAIT_SECONDS)
-        if self.fraction_fit == 1 and not self.min_fit_clients:
-            return options
-        number = max(int(manager.num_available() * self.fraction_fit), self.min_fit_clients, 1)
-        return replace(options, clients_per_round=number)
-
-    def added_to(self, config: FitConfig) -> FitConfig:
-        """Return a round's configuration with the app's own scalars."""
-        if self.on_fit_config_fn is None:
-            return config
-        return replace(config, own={**self.on_fit_config_fn(config.round), **config.own})
-
-
-def is_plain(rule: str, scalars: Mapping[str, Scalar]) -> bool:
-    """Whether a client that trains its weights as it always does follows a rule with these scalars."""
-    return rule == SGD.name or (rule == "proximal" and not scalars.get("mu"))
-
-
-def check_rule(method: str, client: str, rule: str, applied: object) -> None:
-    """Raise SettingsError unless a client has applied the rule of its task."""
-    if applied != rule:
-        does = f"has applied {applied!r}" if applied else "does not say that it has"
-        raise SettingsError(
-            f"{method} needs clients that follow its rule {rule!r}, and {client} {does}: train with "
-            "fedtide.client.Task (docs/flower-app.md), or give client_rule='trust'"
-        )

@@ -77,6 +77,16 @@ class Layout:
             raise ValueError(f"arrays of shapes {list(shapes)} where {list(self.shapes)} are expected")
         return np.concatenate([np.ravel(a) for a in arrays] or [np.empty(0, self.dtype)])
 
+    def divide(self, vector: FloatVector) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return the weights, shape (M,), and the buffers of one vector, in float64."""
+        size = self.weights.size
+        return vector[:size].astype(np.float64), vector[size:].astype(np.float64)
+
+    def pack(self, weights: FloatVector, buffers: FloatVector) -> FlatParameters:
+        """Return weights, shape (M,), and buffers as they are sent, in the layout's type."""
+        vector = np.concatenate([weights, buffers]) if self.num_buffers else weights
+        return FlatParameters(vector.astype(self.dtype), self)
+
     def split(self, vector: FloatVector) -> list[NDArray[Any]]:
         """Cut a vector into views, one per tensor."""
         arrays, start = [], 0

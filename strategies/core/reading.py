@@ -9,17 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from flwr.common import FitRes
 from numpy.typing import NDArray
 
-from fedtide.ground.contract import SGD, Rule, metrics
+from fedtide.ground.contract import SGD, metrics
 from fedtide.ground.spill import let_go
-from strategies.core.members import Members
-from strategies.core.method import Method
-from strategies.core.norms import MAX_NORM, NormLimit, norm
+from strategies.core.norms import MAX_NORM, norm
 from strategies.core.parameters import (
     MAX_EXAMPLES,
     MAX_NUMBER,
@@ -37,7 +35,10 @@ from strategies.core.parameters import (
 )
 from strategies.core.replies import Arrays, Replies, ReplyTable
 from strategies.core.reply_vectors import ReplyVectors
-from strategies.core.round import OpenTasks, Sent
+from strategies.core.round import Sent
+
+if TYPE_CHECKING:
+    from strategies.core.strategy import FlexibleStrategy
 
 MAX_GROWTH = 10  # times the number of examples that the client had first
 LARGEST = 2**62  # number that a client is believed to mean
@@ -74,12 +75,14 @@ class Verdict:
 class ReplyReader:
     """Reads the replies of a round: all of them at once, as far as they came from simulated clients."""
 
-    def __init__(self, method: Method, tasks: OpenTasks, membership: Members, norms: NormLimit) -> None:
-        self.method, self.tasks, self.membership, self.norms = method, tasks, membership, norms
+    def __init__(self, method: FlexibleStrategy, server_round: int) -> None:
+        self.method, self.round = method, server_round
+        self.tasks, self.membership = method.tasks, method.membership
+        self.rule = method.rule if method.probed is None else SGD  # of the tasks that may be answered
 
-    def farewells(self, server_round: int, table: ReplyTable) -> tuple[Mapping[str, Arrays], ReplyTable]:
+    def farewells(self, table: ReplyTable) -> tuple[Mapping[str, Arrays], ReplyTable]:
         """Return what clients hand in as they leave, by their names, and the replies of the others."""
-        leaving = self.membership.awaiting_farewell if self.tasks.round == server_round else []
+        leaving = self.membership.awaiting_farewell if self.tasks.round == self.round else []
         if not (leaving and table.results):
             return table.farewells, table
         states, others = dict[str, Arrays](), list[int]()
@@ -90,20 +93,20 @@ class ReplyReader:
             try:
                 if name in states:
                     raise ValueError("second farewell")
-                check_round(result, server_round)
+                check_round(result, self.round)
                 states[name] = read_arrays(result.parameters)
             except ValueError as reason:
                 self.method.report.reject(name, str(reason))
         return states, table.chosen(np.array(others, np.intp))
 
-    def read(self, server_round: int, table: ReplyTable) -> Replies:
+    def read(self, table: ReplyTable) -> Replies:
         """Return the active replies; the method's report names the others."""
         roster, report = self.method.roster, self.method.report
         if table.results:
             found = [roster.find(name) for name in table.names]
             table.reported["client"] = [-1 if client is None else client for client in found]
         clients = table.reported["client"]
-        tasks = [self.tasks.of(client, server_round) for client in clients.tolist()]
+        tasks = [self.tasks.of(client, self.round) for client in clients.tolist()]
         for k in [k for k, task in enumerate(tasks) if task is None]:
             report.reject(table.name(k), NOT_ASKED)
         order = np.argsort(clients, kind="stable")
@@ -118,7 +121,7 @@ class ReplyReader:
             except ValueError as error:
                 verdict.refuse(k, error)
         self._hear_departures(rows["client"], table, sent)
-        self._judge_work(verdict, rows, planned, sent, server_round)
+        self._judge_work(verdict, rows, planned, sent)
         vectors, buffers, extra = self._decoded(verdict, table, sent, rows["update_norm"])
         self._judge_updates(verdict, rows, planned)
         self._judge_by_method(verdict, sent, extra)
@@ -144,7 +147,7 @@ class ReplyReader:
         )
         for position, factor in factors.items():
             replies.scale(position, factor)
-        for k in np.flatnonzero(replies.reported["round"] != server_round).tolist():
+        for k in np.flatnonzero(replies.reported["round"] != self.round).tolist():
             client, task = int(replies.clients[k]), replies.sent[k]
             report.late.append({"client": client, "task": task.round, "lag": int(replies.lag[k])})
         return replies
@@ -175,16 +178,11 @@ class ReplyReader:
         return (client, sent.round, n, steps, *numbers, np.nan, resync), planned
 
     def _judge_work(
-        self,
-        verdict: Verdict,
-        rows: NDArray[Any],
-        planned: NDArray[np.int64],
-        sent: Sequence[Sent],
-        server_round: int,
+        self, verdict: Verdict, rows: NDArray[Any], planned: NDArray[np.int64], sent: Sequence[Sent]
     ) -> None:
         """Refuse replies by their tasks, and by the work that the clients report."""
         for k, task in enumerate(sent):
-            if task.round != server_round and verdict.counts[k] and (reason := self._why_too_late(task)):
+            if task.round != self.round and verdict.counts[k] and (reason := self._why_too_late(task)):
                 verdict.refuse(k, reason)
         task_rounds, n, steps = np.array([task.round for task in sent]), rows["num_examples"], rows["steps"]
         verdict.refuse_where(rows["round"] != task_rounds, "late reply of round {of}", of=rows["round"])
@@ -216,7 +214,7 @@ class ReplyReader:
         """
         method, nothing = self.method, np.empty(0)
         extra: list[Arrays] = [()] * len(table)
-        alike = self._rule.sends == "weights" and table.layout.shapes == method.wire.shapes
+        alike = self.rule.sends == "weights" and table.layout.shapes == method.wire.shapes
         if alike and not (table.results or table.extra):
             vectors, buffers = table.vectors.split(method.layout.size)
             for k in verdict.rows.tolist() if method.wire.num_buffers else ():
@@ -230,7 +228,7 @@ class ReplyReader:
         found, buffers = [nothing] * len(table), [nothing] * len(table)
         for k in verdict.rows.tolist():
             try:
-                found[k], buffers[k], extra[k] = decode(table.sent(k), self._rule, sent[k].weights)
+                found[k], buffers[k], extra[k] = decode(table.sent(k), self.rule, sent[k].weights)
             except ValueError as reason:
                 verdict.refuse(k, reason)
                 continue
@@ -251,7 +249,7 @@ class ReplyReader:
 
     def _judge_by_method(self, verdict: Verdict, sent: Sequence[Sent], extra: Sequence[Arrays]) -> None:
         """Have the method refuse replies, unless they answer a probe."""
-        if self.method.probed is not None or type(self.method).check is Method.check:
+        if self.method.probed is not None or not self.method.overrides("check"):
             return
         for k in verdict.rows.tolist():
             try:
@@ -270,15 +268,10 @@ class ReplyReader:
             verdict.refuse(k, "second reply in one round")
         counted = verdict.rows
         clients, norms = rows["client"][counted], rows["update_norm"][counted]
-        refused, factors = self.norms.screen(clients, norms, self.method.report)
+        refused, factors = self.method.norms.screen(clients, norms, self.method.report)
         for position, reason in refused.items():
             verdict.refuse(int(counted[position]), reason)
         return factors
-
-    @property
-    def _rule(self) -> Rule:
-        """Rule of the tasks that may be answered in this round."""
-        return self.method.rule if self.method.probed is None else SGD
 
     def _planned(self, n: NDArray[np.int64], sent: Sequence[Sent]) -> NDArray[np.int64]:
         """E_k of clients with these numbers of examples, shape (K,)."""
@@ -291,7 +284,7 @@ class ReplyReader:
 
     def _origins(self, sent: Sequence[Sent]) -> list[FloatVector]:
         """What clients' updates are counted from: nothing, if they send the updates themselves."""
-        if self._rule.sends == "weights":
+        if self.rule.sends == "weights":
             return [task.weights.weights for task in sent]
         return [self._nothing] * len(sent)
 

@@ -80,13 +80,23 @@ class RoundInstructions(list[tuple[ClientProxy, Instruction]], Generic[Instructi
         self._kind: Callable[[Parameters, dict[str, Scalar]], Instruction] = kind
         common = FlatParameters(weights.vector, weights.layout, self.shared) if self.shared else weights
         self._common: Instruction = kind(common, config.to_wire())
+        self._starts: dict[int, FlatParameters] = {}  # several clients may start from the same model
 
-    def add(self, proxy: ClientProxy, task: Task | None) -> None:
-        """Ask one more client; without a task of its own it gets the common instruction."""
+    def add(self, proxy: ClientProxy, task: Task | None) -> Task | None:
+        """Ask one more client; without a task of its own it gets the common instruction.
+
+        Return the task, in which the model's buffers follow weights of its own.
+        """
         if task is None:
             self.append((proxy, self._common))
-        else:
-            self.add_own(proxy, task, task.added_to(self.config))
+            return None
+        wire, own = self.weights.layout, task.weights
+        if own is not None and wire.num_buffers:
+            if id(own) not in self._starts:
+                self._starts[id(own)] = wire.pack(own.vector, self.weights.buffers)
+            task = replace(task, weights=self._starts[id(own)])
+        self.add_own(proxy, task, task.added_to(self.config))
+        return task
 
     def add_own(self, proxy: ClientProxy, task: Task, config: FitConfig) -> None:
         """Ask one more client, whose configuration may be that of another round."""

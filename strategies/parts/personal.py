@@ -29,17 +29,19 @@ class Personalised(FlexibleStrategy):
         self, server_round: int, parameters: Parameters, client_manager: ClientManager
     ) -> list[tuple[ClientProxy, EvaluateIns]]:
         """Ask all members that are visible to evaluate their personal models."""
-        self._adopt(parameters)
+        self.rounds.adopt(parameters)
         if isinstance(client_manager, AvailabilityManager):
             visible = [(k, client_manager.proxy(k)) for k in client_manager.available(server_round).tolist()]
         else:
             found = ((self.roster.find(name), proxy) for name, proxy in client_manager.all().items())
             visible = sorted(((k, proxy) for k, proxy in found if k is not None), key=lambda pair: pair[0])
         shared = self.shared_task()
-        instructions = RoundInstructions(EvaluateIns, self._sent, shared.arrays, self.round_config(shared))
+        instructions = RoundInstructions(
+            EvaluateIns, self.rounds.sent, shared.arrays, self.rounds.config(shared)
+        )
         for client, proxy in visible:
             if self.roster.member[client] and not self.roster.departed[client]:
-                instructions.add(proxy, self.own_task(client))
+                instructions.add(proxy, self.rounds.task(client))
         return instructions
 
     def aggregate_evaluate(
