@@ -10,10 +10,10 @@ from fedtide.ground.errors import SettingsError
 from strategies.core.layers import Layer, Vector
 from strategies.core.members import AvailabilityManager, LossTracker
 from strategies.core.norms import MAX_RESULT
-from strategies.core.options import SCHEDULES, Options, ServerRateOptions
+from strategies.core.options import SCHEDULES, EmptyRound, Options, ServerRateOptions, Units
 from strategies.core.parameters import FlatParameters, Layout, largest
 from strategies.core.replies import Replies
-from strategies.core.roster import Clients, Forecast, Roster
+from strategies.core.roster import Clients, ClientWeights, Forecast, Roster
 from strategies.core.round import RoundReport, Sent, Task
 from strategies.core.selection import LongestAbsent, Selection, Uniform
 from strategies.core.state import ByClient, Stateful, extend
@@ -37,9 +37,11 @@ __all__ = [
     "AvailabilityManager",
     "ByClient",
     "ClientTable",
+    "ClientWeights",
     "Clients",
     "Count",
     "CountOrZero",
+    "EmptyRound",
     "EvaluateFn",
     "FedAvg",
     "FlatParameters",
@@ -71,6 +73,7 @@ __all__ = [
     "TableOptions",
     "Task",
     "Uniform",
+    "Units",
     "Vector",
     "ZeroSumTable",
     "extend",

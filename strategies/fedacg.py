@@ -13,11 +13,10 @@ what clients are sent; w = z - beta m is evaluated.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 
-from strategies import FlexibleStrategy, NotNegative, Options, Replies, Vector
+from strategies import ClientWeights, FlexibleStrategy, NotNegative, Options, Replies, Vector
 from strategies.fedprox import FedProx
 from strategies.parts.server_optimizers import Decay
 
@@ -65,4 +64,4 @@ class FedACGOptions(Options):
 
     beta: Decay = 0.85
     mu: NotNegative = 0.0
-    weights: Literal["n", "uniform"] = "n"
+    weights: ClientWeights = "n"

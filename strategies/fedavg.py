@@ -7,9 +7,8 @@ In event time a late reply counts like any other of the round in which it arrive
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
-from strategies import FlexibleStrategy, Replies, ServerRateOptions
+from strategies import ClientWeights, FlexibleStrategy, Replies, ServerRateOptions
 
 
 class FedAvg(FlexibleStrategy):
@@ -35,4 +34,4 @@ class FedAvgOptions(ServerRateOptions):
         `n` weights clients by their examples, `uniform` all alike.
     """
 
-    weights: Literal["n", "uniform"] = "n"
+    weights: ClientWeights = "n"

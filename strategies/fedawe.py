@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from strategies import (
     MAX_RESULT,
     Clients,
+    ClientWeights,
     FlexibleStrategy,
     HeldModels,
     NotNegative,
@@ -110,7 +111,7 @@ class FedAWEOptions(ServerRateOptions):
         `newest` aggregate.
     """
 
-    weights: Literal["uniform", "n"] = "uniform"
+    weights: ClientWeights = "uniform"
     normalize: bool = False
     clip: NotNegative = 0.0
     evaluate: Literal["mean", "newest"] = "mean"

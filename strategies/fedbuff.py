@@ -26,7 +26,18 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from strategies import Clients, Count, NotNegative, Range, Replies, ServerRateOptions, Share, Stateful, Vector
+from strategies import (
+    Clients,
+    ClientWeights,
+    Count,
+    NotNegative,
+    Range,
+    Replies,
+    ServerRateOptions,
+    Share,
+    Stateful,
+    Vector,
+)
 from strategies.parts.lags import LagOptions, LimitedLag
 
 
@@ -143,6 +154,6 @@ class FedBuffOptions(ServerRateOptions, LagOptions):
     staleness: NotNegative = 0.5
     beta: Share = 0.35
     c: Annotated[float, Range(least=1)] = 1.0
-    weights: Literal["uniform", "n"] = "uniform"
+    weights: ClientWeights = "uniform"
     renorm: bool = False
     normalize: bool = False

@@ -13,11 +13,10 @@ do not. One client alone has f = 1.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 
-from strategies import FlexibleStrategy, NotNegative, Options, Replies, Vector
+from strategies import ClientWeights, FlexibleStrategy, NotNegative, Options, Replies, Units, Vector
 from strategies.fedprox import FedProx
 
 
@@ -79,6 +78,6 @@ class FedExPOptions(Options):
     """
 
     epsilon: NotNegative = 1.0
-    units: Literal["gradient", "update"] = "gradient"
-    weights: Literal["n", "uniform"] = "n"
+    units: Units = "gradient"
+    weights: ClientWeights = "n"
     mu: NotNegative = 0.0

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from strategies import (
     Clients,
+    EmptyRound,
     FlexibleStrategy,
     LateReplies,
     LongestAbsent,
@@ -31,6 +32,7 @@ from strategies import (
     SettingsError,
     SummedTable,
     Task,
+    Units,
 )
 
 
@@ -104,10 +106,10 @@ class FedLaAvgOptions(MemoryOptions):
         In a round without replies: `skip` rests, `move` applies the old updates once more (the paper).
     """
 
-    units: Literal["gradient", "update"] = "gradient"
+    units: Units = "gradient"
     weights: Literal["agg", "loss", "none"] = "agg"
     normalize: bool = True
-    empty: Literal["skip", "move"] = "skip"
+    empty: EmptyRound = "skip"
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -23,11 +23,13 @@ from numpy.typing import NDArray
 from strategies import (
     Clients,
     CountOrZero,
+    EmptyRound,
     FlexibleStrategy,
     Replies,
     Share,
     SummedTable,
     TableOptions,
+    Units,
     extend,
 )
 from strategies.fedavg import FedAvgOptions
@@ -127,8 +129,8 @@ class FedVARPOptions(FedAvgOptions, TableOptions):
 
     beta: Share = 1.0
     agg: Literal["mean", "prob"] = "mean"
-    units: Literal["gradient", "update"] = "gradient"
+    units: Units = "gradient"
     normalize: bool = True
     estimator: Literal["fedau", "known", "none"] = "fedau"
     cutoff: CountOrZero = 0
-    empty: Literal["skip", "move"] = "skip"
+    empty: EmptyRound = "skip"

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from strategies import (
     CORRECTED,
     Clients,
+    EmptyRound,
     FlexibleStrategy,
     LateReplies,
     MemoryOptions,
@@ -121,4 +122,4 @@ class FocusOptions(FedAvgOptions, MemoryOptions):
 
     gradient: Literal["mean", "last"] = "mean"
     scale: Literal["steps", "members"] = "steps"
-    empty: Literal["skip", "move"] = "skip"
+    empty: EmptyRound = "skip"

@@ -25,6 +25,7 @@ import numpy as np
 from strategies import (
     Clients,
     ClientTable,
+    ClientWeights,
     Count,
     FlexibleStrategy,
     HeldModels,
@@ -141,4 +142,4 @@ class GHBMOptions(TableOptions):
     share: Annotated[float, Range(above=0, most=1)] = 0.1
     beta: NotNegative = 0.9
     count: Literal["changes", "rounds"] = "changes"
-    weights: Literal["n", "uniform"] = "n"
+    weights: ClientWeights = "n"

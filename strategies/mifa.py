@@ -19,7 +19,16 @@ from typing import Annotated, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from strategies import Clients, FlexibleStrategy, Range, Replies, SummedTable, TableOptions, extend
+from strategies import (
+    Clients,
+    EmptyRound,
+    FlexibleStrategy,
+    Range,
+    Replies,
+    SummedTable,
+    TableOptions,
+    extend,
+)
 
 
 class MIFA(FlexibleStrategy):
@@ -103,4 +112,4 @@ class MIFAOptions(TableOptions):
     first_round: Literal["zeros", "wait", "seen"] = "zeros"
     max_age: Annotated[int, Range(least=-1)] = -1
     normalize: bool = True
-    empty: Literal["skip", "move"] = "skip"
+    empty: EmptyRound = "skip"

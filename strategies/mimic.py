@@ -23,6 +23,7 @@ from strategies import (
     Positive,
     Range,
     Replies,
+    Units,
     Vector,
     ZeroSumTable,
 )
@@ -95,7 +96,7 @@ class MimiCOptions(MemoryOptions):
         paper assumes that all clients take part in the first round. Not in event time, where that is a limit.
     """
 
-    units: Literal["gradient", "update"] = "gradient"
+    units: Units = "gradient"
     rate: Literal["code", "paper"] = "code"
     global_rate: Positive = 0.01
     global_decay: Annotated[float, Range(above=0, most=1)] = 1.0

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from strategies import Options, Positive, Range, Replies, Rule
+from strategies import ClientWeights, Options, Positive, Range, Replies, Rule
 from strategies.parts.personal import Personalised
 
 
@@ -56,4 +56,4 @@ class PFedMeOptions(Options):
     personal_rate: Positive = 0.05
     beta: Positive = 1.0
     start: Literal["warm", "w"] = "warm"
-    weights: Literal["uniform", "n"] = "uniform"
+    weights: ClientWeights = "uniform"

@@ -7,19 +7,10 @@ from typing import Any
 
 from flwr.common import Parameters, parameters_to_ndarrays
 
-from fedtide.ground.allowed import (
-    Option,
-    did_you_mean,
-)
+from fedtide.ground.allowed import Option, did_you_mean
 from fedtide.ground.errors import SettingsError
 from fedtide.ground.specs import bind, build, find
-from strategies import (
-    FlatParameters,
-    FlexibleStrategy,
-    Layout,
-    Options,
-    Roster,
-)
+from strategies import FlatParameters, FlexibleStrategy, Layout, Options, Roster
 from strategies.amplified_scaffold import AmplifiedScaffold
 from strategies.apfl import APFL
 from strategies.cafed import CAFed

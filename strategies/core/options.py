@@ -20,6 +20,10 @@ from strategies.core.roster import Roster
 from strategies.core.selection import SelectionFactory, of_method
 
 Schedule = Callable[[float, int, int, float], float]
+Units = Literal["gradient", "update"]
+"""What a method remembers: sums of gradients, for the rate of the round, or changes of the weights."""
+EmptyRound = Literal["skip", "move"]
+"""What a method does in a round without replies: nothing, or a step by what it remembers."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -29,6 +29,7 @@ from strategies.core.reply_vectors import (
     read_block,
     sum_buffer,
 )
+from strategies.core.roster import ClientWeights
 from strategies.core.round import Sent
 
 _BLOCK = 1 << 16  # numbers converted to float64 at a time: as many as stay in the cache
@@ -270,11 +271,11 @@ class Replies:
             yield at, read_block(vectors, origins, at, buffer)
             held = let_go_of_columns(vectors, held, at.stop, self.size)
 
-    def sizes(self, weights: str) -> NDArray[np.float64]:
+    def sizes(self, weights: ClientWeights) -> NDArray[np.float64]:
         """n_k with `n`, 1 for each with `uniform`, shape (K,)."""
         return self.num_examples.astype(np.float64) if weights == "n" else np.ones(len(self))
 
-    def mean_coefficients(self, weights: str) -> NDArray[np.float64]:
+    def mean_coefficients(self, weights: ClientWeights) -> NDArray[np.float64]:
         """n_k / sum_S n_k with `n`, 1 / K with `uniform` (MimiC eq. 4), shape (K,)."""
         sizes = self.sizes(weights)
         return sizes / float(sizes.sum())

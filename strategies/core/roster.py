@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 from strategies.core.state import StateDict, Stateful
 
 Clients = NDArray[np.intp]
+ClientWeights = Literal["n", "uniform"]
+"""How clients count: by their examples n_k, or all alike."""
 
 
 class Forecast(Protocol):
@@ -125,7 +127,7 @@ class Roster(Stateful):
         """p_k of all clients, shape (N,)."""
         return self.share(np.arange(len(self)))
 
-    def share(self, clients: Clients, weights: str = "n") -> NDArray[np.float64]:
+    def share(self, clients: Clients, weights: ClientWeights = "n") -> NDArray[np.float64]:
         """p_k = n_k / n, or 1 / N with `uniform`, over all members (not over those who reply). Shape (K,).
 
         A member of unknown size counts as if it had the mean of the known sizes; 0 for clients that are not
@@ -138,7 +140,7 @@ class Roster(Stateful):
         sizes = np.where(self.member[clients] & ~self.data_less[clients], known, 0.0)
         return sizes / total if total else sizes
 
-    def relative_share(self, clients: Clients, weights: str = "n") -> NDArray[np.float64]:
+    def relative_share(self, clients: Clients, weights: ClientWeights = "n") -> NDArray[np.float64]:
         """N p_k, 1 for a client with as much data as the others have on average. Shape (K,)."""
         return self.num_contributors * self.share(clients) if weights == "n" else np.ones(len(clients))
 
