@@ -24,11 +24,8 @@ from fedtide.ground.specs import Part, bind, convert, find, parse
 from fedtide.ground.wording import count
 from fedtide.interop.stock_strategy import StockStrategy, stock_type
 from fedtide.tasks import MODELS, PARTITIONS, SIZES, TASKS
-from strategies import SCHEDULES, SELECTIONS, FlexibleStrategy, Options
-from strategies.parts.initial_model import INITIAL_MODELS, initial_model_of
-from strategies.parts.layering import layers_of
-from strategies.parts.server_optimizers import SERVER_OPTIMIZERS
-from strategies.selection import selection_of
+from strategies import FlexibleStrategy, Options
+from strategies.registry import SERVER_PARTS, server_options
 from strategies.sequential_sgd import SequentialSGD
 from traces import TRACES
 
@@ -42,10 +39,7 @@ REGISTRIES: dict[str, Mapping[str, Callable[..., Any]]] = {
     "partition": PARTITIONS,
     "sizes": SIZES,
     "trace": TRACES,
-    "lr-schedule": SCHEDULES,
-    "server-opt": SERVER_OPTIMIZERS,
-    "initial-model": INITIAL_MODELS,
-    "select": SELECTIONS,
+    **SERVER_PARTS,
     "cohort": COHORTS,
 }
 """What the settings that name a part accept, but for dotted names."""
@@ -74,10 +68,6 @@ FORMER_HOOKS = {
 }
 
 
-# Layers on top of the method, and the other parts that only the server has.
-SERVER_PARTS = ("lr-schedule", "server-opt", "initial-model", "select")
-
-
 @dataclass(eq=False)
 class Plan(Federation):
     """The parts of a run, each bound once: those of its federation, and those that only the server has.
@@ -86,14 +76,14 @@ class Plan(Federation):
     ----------
     method
         The strategy's class and the options that its spec and `option` set.
-    layers
+    server_parts
         The bound parts among `SERVER_PARTS` that are set, by kind.
     options
         All options of the strategy, with schedule, selection and layers.
     """
 
     method: Part
-    layers: Mapping[str, Part]
+    server_parts: Mapping[str, Part]
     options: Options
 
     @classmethod
@@ -104,9 +94,10 @@ class Plan(Federation):
         """
         method = _method(settings)
         values = settings.as_mapping()
-        layers = {kind: bind(kind, REGISTRIES[kind], values[kind]) for kind in SERVER_PARTS if values[kind]}
-        options = _options(settings, method, layers)
-        return super().of(settings, method=method, layers=layers, options=options)
+        named = {kind: names for kind, names in SERVER_PARTS.items() if values[kind]}
+        parts = {kind: bind(kind, names, values[kind]) for kind, names in named.items()}
+        options = _options(settings, method, parts)
+        return super().of(settings, method=method, server_parts=parts, options=options)
 
     @property
     def strategy(self) -> type[FlexibleStrategy]:
@@ -117,8 +108,8 @@ class Plan(Federation):
     @property
     def parts(self) -> dict[str, tuple[Part, ...]]:
         """The bound parts by kind; a trace may be a combination of several."""
-        layers = {kind: (part,) for kind, part in self.layers.items()}
-        return {"strategy": (self.method,), **super().parts, **layers}
+        of_server = {kind: (part,) for kind, part in self.server_parts.items()}
+        return {"strategy": (self.method,), **super().parts, **of_server}
 
     @property
     def resolved(self) -> dict[str, str]:
@@ -212,21 +203,18 @@ def _method(settings: Settings) -> Part:
     return Part(spec.name, strategy, convert(f"strategy {spec.name}", known, given), known)
 
 
-def _options(settings: Settings, method: Part, layers: Mapping[str, Part]) -> Options:
+def _options(settings: Settings, method: Part, parts: Mapping[str, Part]) -> Options:
     """Return all options of the strategy."""
     strategy: Any = method.factory
     general: dict[str, Any] = {name: getattr(settings, name) for name in GENERAL}
-    schedule = layers["lr-schedule"].build()
-    if not callable(schedule):
+    general |= server_options(parts, settings.amplify)
+    if not callable(schedule := general["lr_schedule"]):
         advice = "not a callable (learning_rate, server_round, shift, local_steps) -> rate"
         raise SettingsError(f"lr-schedule {settings.lr_schedule} gives a {type(schedule).__name__}, {advice}")
-    on_top, initial_model = layers_of(layers.get("server-opt"), settings.amplify), layers.get("initial-model")
     if settings.amplify and (period := int(settings.amplify.partition(",")[0])) > settings.num_rounds:
         raise SettingsError(f"amplify: the period is {period} of only {count(settings.num_rounds, 'round')}")
-    if (on_top or initial_model) and not strategy.takes_layers:
+    if (general["layers"] or "initial-model" in parts) and not strategy.takes_layers:
         raise SettingsError(f"strategy {method.name} takes no --server-opt, --amplify or --initial-model")
-    general |= {"lr_schedule": schedule, "select": selection_of(layers["select"]), "layers": on_top}
-    general |= {"initial_model": initial_model_of(initial_model)}
     options: Options = strategy.options_type()(**general, **method.options)
     return options
 

@@ -19,9 +19,8 @@ from strategies.core.selection import LongestAbsent, Selection, Uniform
 from strategies.core.state import ByClient, Stateful, extend
 from strategies.core.strategy import EvaluateFn, FlexibleStrategy, LateReplies
 from strategies.fedavg import FedAvg
-from strategies.memory.models import HeldModels
+from strategies.memory.models import HeldModels, ModelWindow
 from strategies.memory.table import ClientTable, MemoryOptions, SummedTable, TableOptions
-from strategies.memory.window import ModelWindow
 from strategies.memory.zero_sum import ZeroSumTable
 from strategies.registry import STRATEGIES, VARIANTS, make
 from strategies.selection import SELECTIONS

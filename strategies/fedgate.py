@@ -16,8 +16,39 @@ from typing import Literal
 
 import numpy as np
 
-from strategies import Replies, ServerRateOptions, TableOptions
-from strategies.parts.tracking import GradientTracking
+from strategies import (
+    CORRECTED,
+    Clients,
+    FlexibleStrategy,
+    Replies,
+    ServerRateOptions,
+    TableOptions,
+    Task,
+    ZeroSumTable,
+)
+
+
+class GradientTracking(FlexibleStrategy):
+    """Base of FedGATE and VRL-SGD: clients step along g(y) - delta_j, and the delta_j of all sum to 0."""
+
+    options: TableOptions
+    rule = CORRECTED
+    saved = ("tracked",)
+
+    def setup(self) -> None:
+        """Start with delta_j = 0."""
+        self.tracked = ZeroSumTable(self.layout, self.options)  # delta_j
+
+    def task(self, client: int) -> Task | None:
+        """Return -delta_j; nothing while all are zero."""
+        if self.tracked.is_zero:
+            return None
+        (delta,) = self.tracked.read(np.array([client]))
+        return Task(arrays=((-delta).astype(self.layout.dtype),))
+
+    def members_changed(self, arrived: Clients, left: Clients) -> None:
+        """Pass the delta_l of those who left on to the others; new members start with 0: the sum stays 0."""
+        self.tracked.change(arrived, left, self.roster.num_contributors - len(arrived))
 
 
 class FedGATE(GradientTracking):

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import fields
+from functools import partial
 from typing import Any
 
+import numpy as np
 from flwr.common import Parameters, parameters_to_ndarrays
 
+from fedtide.ground import dotted
 from fedtide.ground.allowed import Option, did_you_mean
 from fedtide.ground.errors import SettingsError
-from fedtide.ground.specs import bind, build, find
-from strategies import FlatParameters, FlexibleStrategy, Layout, Options, Roster
+from fedtide.ground.specs import Part, bind, find
+from strategies import FlatParameters, FlexibleStrategy, Layer, Layout, Options, Roster, Selection
 from strategies.amplified_scaffold import AmplifiedScaffold
 from strategies.apfl import APFL
 from strategies.cafed import CAFed
 from strategies.core.app import FlowerArguments
+from strategies.core.layers import LayerFactory
 from strategies.core.options import SCHEDULES
+from strategies.core.selection import of_method
 from strategies.core.strategy import EvaluateFn
 from strategies.efl import EFL
 from strategies.f3ast import F3AST
@@ -41,13 +48,13 @@ from strategies.ghbm import GHBM
 from strategies.mifa import MIFA
 from strategies.mimic import MimiC
 from strategies.mimic_client_memory import MimiCClientMemory
-from strategies.parts.initial_model import INITIAL_MODELS, initial_model_of
-from strategies.parts.layering import layers_of
+from strategies.parts.amplification import Amplification
+from strategies.parts.initial_model import INITIAL_MODELS
 from strategies.parts.server_optimizers import SERVER_OPTIMIZERS
 from strategies.pfedme import PFedMe
 from strategies.scaffold import Scaffold
 from strategies.schemes import SchemeA, SchemeB, SchemeC
-from strategies.selection import SELECTIONS, selection_of
+from strategies.selection import SELECTIONS
 from strategies.vrl_sgd import VRLSGD
 
 STRATEGIES: dict[str, type[FlexibleStrategy]] = {
@@ -92,7 +99,16 @@ VARIANTS: dict[str, tuple[str, type[FlexibleStrategy]]] = {
 """Methods of which an option, where it has not its default value, makes another class."""
 
 
-LAYERS = ("server_opt", "amplify")  # what `make` takes for `layers`, too
+SERVER_PARTS: dict[str, Mapping[str, Callable[..., Any]]] = {
+    "lr-schedule": SCHEDULES,
+    "server-opt": SERVER_OPTIMIZERS,
+    "initial-model": INITIAL_MODELS,
+    "select": SELECTIONS,
+}
+"""What only the server has besides its method, by kind and name."""
+NEVER_EMPTY = ("lr_schedule", "select")
+SPECS = ("initial_model", *NEVER_EMPTY)  # options for which `make` takes a spec
+LAYERS = ("server_opt", "amplify")  # what it takes for `layers`, too
 
 
 def make(
@@ -176,19 +192,56 @@ def _variant(strategy: type[FlexibleStrategy], options: Options) -> type[Flexibl
 
 def _built(values: dict[str, Any]) -> dict[str, Any]:
     """Replace the specs among the options by what they stand for."""
-    built = {key: value for key, value in values.items() if key not in LAYERS}
-    if isinstance(select := values.get("select"), str):
-        built["select"] = selection_of(bind("select", SELECTIONS, select))
-    specs = {key: values.get(key, "") for key in LAYERS}
-    for key, text in specs.items():
+    texts = {key: values.get(key, "") for key in LAYERS}
+    for key, text in texts.items():
         Option(key, str).check(text)
-    if isinstance(initial := values.get("initial_model"), str):
-        built["initial_model"] = initial_model_of(
-            bind("initial-model", INITIAL_MODELS, initial) if initial else None
-        )
-    server_opt = bind("server-opt", SERVER_OPTIMIZERS, specs["server_opt"]) if specs["server_opt"] else None
-    if layers := layers_of(server_opt, specs["amplify"]):
-        built["layers"] = (*values.get("layers", ()), *layers)
-    if isinstance(schedule := values.get("lr_schedule"), str):
-        built["lr_schedule"] = build("lr-schedule", SCHEDULES, schedule)
+    texts |= {key: values[key] for key in SPECS if isinstance(values.get(key), str)}
+    named = {key.replace("_", "-"): text for key, text in texts.items() if text or key in NEVER_EMPTY}
+    amplify = named.pop("amplify", "")
+    built = {key: value for key, value in values.items() if key not in texts}
+    parts = {kind: bind(kind, SERVER_PARTS[kind], spec) for kind, spec in named.items()}
+    built |= server_options(parts, amplify)
+    built["layers"] = (*values.get("layers", ()), *built["layers"])
     return built
+
+
+def server_options(parts: Mapping[str, Part], amplify: str) -> dict[str, Any]:
+    """Return the options that bound parts stand for, by the kinds of `SERVER_PARTS`.
+
+    `amplify` is `PERIOD,FACTOR`, or empty. ValueError: a value is not allowed.
+    """
+    options: dict[str, Any] = {"layers": layers_of(parts.get("server-opt"), amplify)}
+    if part := parts.get("lr-schedule"):
+        options["lr_schedule"] = part.build()
+    if part := parts.get("initial-model"):
+        options["initial_model"] = part.build
+    if part := parts.get("select"):
+        options["select"] = partial(_selection, part)
+    return options
+
+
+def _selection(part: Part, roster: Roster, seed: int) -> Selection | None:
+    made: Selection | None = part.build(roster, seed)
+    if part.factory is not of_method:
+        dotted.expect("select", part.name, made, Selection, "derive it from strategies.Selection")
+    return made
+
+
+def layers_of(server_opt: Part | None, amplify: str) -> tuple[LayerFactory, ...]:
+    """Return the layers on top of a method, the lowest one first; see `server_options`."""
+    layers: list[LayerFactory] = []
+    if server_opt:
+        layers.append(partial(server_opt.factory, **server_opt.options))
+    if amplify:
+        try:
+            period, factor = (kind(text) for kind, text in zip((int, float), amplify.split(","), strict=True))
+        except ValueError:
+            raise SettingsError(f"amplify {amplify!r} is not PERIOD,FACTOR such as 10,2.0") from None
+        if not 1 <= factor < math.inf:
+            raise SettingsError(f"amplify: the factor is {factor}; it must be at least 1")
+        layers.append(partial(Amplification, period=int(period), factor=factor))
+    for layer in layers:
+        made = layer(np.zeros(0))  # checks the values
+        if server_opt:
+            dotted.expect("server-opt", server_opt.name, made, Layer, "derive it from ServerOptimizer")
+    return tuple(layers)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from strategies import Replies, TableOptions, Task
-from strategies.parts.tracking import GradientTracking
+from strategies.fedgate import GradientTracking
 
 
 class VRLSGD(GradientTracking):

@@ -8,7 +8,7 @@ from golden_cases import cases, close, devices_of, play, strategy_of, variants
 
 from fedtide.ground.specs import bind
 from strategies import Layout
-from strategies.parts.initial_model import INITIAL_MODELS, initial_model_of
+from strategies.parts.initial_model import INITIAL_MODELS
 
 INNER = {"fedavg": "fedavg", "ruan_C": "scheme-c"}
 
@@ -34,7 +34,7 @@ def test_trajectory(trajectory: Any) -> None:
         case,
         INNER[case["hyper"]["inner"]],
         departure=departure,
-        initial_model=initial_model_of(bind("initial-model", INITIAL_MODELS, f"{similarity}:{spec}")),
+        initial_model=bind("initial-model", INITIAL_MODELS, f"{similarity}:{spec}").build,
         **own,
     )
     mixtures = []

@@ -7,8 +7,8 @@ import pytest
 from fakes import M, N, Rounds, delta, make
 
 from fedtide.ground.specs import bind
-from strategies.parts.layering import layers_of
 from strategies.parts.server_optimizers import SERVER_OPTIMIZERS
+from strategies.registry import layers_of
 
 
 def weights_of(name: str, **options: Any) -> np.ndarray:

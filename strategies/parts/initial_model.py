@@ -22,9 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtide.ground.allowed import Count, CountOrZero, Positive, Share, checked
-from fedtide.ground.specs import Part
 from strategies import Layout, Replies, Roster, RoundReport, Vector
-from strategies.core.layers import InitialModel, InitialModelFactory
+from strategies.core.layers import InitialModel
 from strategies.core.parameters import combined_buffers
 
 Phase = Literal["begin", "first", "probe", "train"]
@@ -185,8 +184,3 @@ class InnerProduct(Mixture):
 
 INITIAL_MODELS: dict[str, Callable[..., InitialModel]] = {"two-norm": TwoNorm, "inner-product": InnerProduct}
 """Initial models by name: ``(layout, weights, *, options)``."""
-
-
-def initial_model_of(part: Part | None) -> InitialModelFactory | None:
-    """Return a function that makes the initial model that a part stands for; None: none."""
-    return part.build if part else None

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from fedtide.ground import dotted
-from fedtide.ground.specs import Part
-from strategies import Roster, Selection
-from strategies.core.selection import LongestAbsent, SelectionFactory, Uniform, of_method
+from strategies import Selection
+from strategies.core.selection import LongestAbsent, Uniform, of_method
 from strategies.selection.min_separation import MinSeparation
 from strategies.selection.oort import Oort
 from strategies.selection.power_of_choice import PowerOfChoice
@@ -22,15 +20,3 @@ SELECTIONS: dict[str, Callable[..., Selection | None]] = {
     "refl": REFL,
     "oort": Oort,
 }
-
-
-def selection_of(part: Part) -> SelectionFactory:
-    """Return a function that makes the selection that a part stands for."""
-
-    def make(roster: Roster, seed: int) -> Selection | None:
-        made = part.build(roster, seed)
-        if part.factory is not of_method:
-            dotted.expect("select", part.name, made, Selection, "derive it from strategies.Selection")
-        return made  # type: ignore[no-any-return]
-
-    return make
