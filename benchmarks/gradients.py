@@ -21,12 +21,11 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.measure import machine, machine_line, table, write_json
 from benchmarks.workloads import WORKLOADS, ensure_mnist, named_workloads, settings_of
-from clients.gradients.autograd import Loop
 from clients.gradients.chain import Chain
 from clients.gradients.compiled_chain import CompiledChain
 from clients.gradients.flat import FlatModel
 from clients.gradients.linear import Compiled, StackedLinear
-from clients.gradients.oracle import CohortOracle
+from clients.gradients.oracle import CohortOracle, Loop
 from clients.simulated.jobs import Broadcast, Job
 from clients.simulated.virtual import ClientEnvironment, VirtualClients
 from fedtide.config import Settings

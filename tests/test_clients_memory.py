@@ -22,9 +22,8 @@ from test_engine_run_folder import no_file_above
 
 from clients.app import client_fn
 from clients.memory.handshake import Memory
-from clients.memory.packing import from_bytes, to_bytes
 from clients.memory.spill import Memories, Spilled
-from clients.memory.stores import ContextStore, FileStore
+from clients.memory.stores import ContextStore, FileStore, from_bytes, to_bytes
 from clients.simulated.virtual import VirtualClients
 
 ARRAYS = hnp.arrays(

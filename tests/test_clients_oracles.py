@@ -16,13 +16,13 @@ from torch import nn
 from torch.nn import functional
 
 from clients.draws import draw_batches
-from clients.gradients.autograd import Loop
 from clients.gradients.batches import Batch, CohortBatches
 from clients.gradients.chain import Chain, MaxPooling
 from clients.gradients.compiled_chain import CompiledChain, CompiledPooling
 from clients.gradients.flat import FlatModel
 from clients.gradients.linear import Compiled
 from clients.gradients.machine_code import compiled
+from clients.gradients.oracle import Loop
 from clients.rules import SGD
 from clients.rules.base import Correction
 from clients.simulated.cohort import run

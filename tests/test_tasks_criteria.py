@@ -9,11 +9,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from clients.gradients.autograd import Loop, Vmap
 from clients.gradients.batches import Batch
 from clients.gradients.chain import Chain
 from clients.gradients.flat import FlatModel, as_tensor
 from clients.gradients.linear import StackedLinear
+from clients.gradients.oracle import Loop, Vmap
 from clients.simulated.evaluation import check_outputs
 from fedtide.tasks import (
     BinaryCrossEntropy,

@@ -60,7 +60,7 @@ ORACLES = {
         "linear.StackedLinear", "Linear layers and ReLUs, all clients in the same calls, one step at a time."
     ),
     "vmap": _made_by(
-        "autograd.Vmap",
+        "oracle.Vmap",
         "Models that treat each example independently, vectorised over the clients by `torch.func.vmap`.",
     ),
     "compiled-chain": _made_by(
@@ -71,9 +71,7 @@ ORACLES = {
         "chain.Chain",
         "Convolutions and other common layers in sequence, one client after the other, without autograd.",
     ),
-    "loop": _made_by(
-        "autograd.Loop", "Any model, one client after the other, with the gradients of autograd."
-    ),
+    "loop": _made_by("oracle.Loop", "Any model, one client after the other, with the gradients of autograd."),
 }
 """Oracles by name: ``(model)``. A ValueError says why one cannot train a model."""
 

@@ -26,7 +26,7 @@ from flwr.server.client_proxy import ClientProxy
 from numpy.typing import NDArray
 
 from clients.memory.handshake import Memory
-from clients.memory.packing import from_bytes, to_bytes
+from clients.memory.stores import from_bytes, to_bytes
 from clients.simulated.jobs import Broadcast, Job
 from clients.simulated.virtual import Answers, ClientEnvironment, Scores
 from fedtide.engine.event_clock import Clock
