@@ -21,7 +21,7 @@ from strategies.core.norms import MAX_NORM, norm
 from strategies.core.parameters import read_vector
 from strategies.core.replies import Arrays, Replies
 from strategies.core.roster import Clients
-from strategies.core.round import RoundInstructions, RoundReport, Task
+from strategies.core.round import RoundInstructions, Task
 from strategies.core.state import ByClient, Stateful
 
 if TYPE_CHECKING:
@@ -122,8 +122,6 @@ class Members(Stateful):
         self.losses = LossTracker()  # with `departure=auto`; otherwise nothing
         self.announced: list[int] = []  # who has said in the last round that it leaves
         self.awaiting_farewell: list[int] = []  # who leaves in this round and has a state to hand in
-        self.events: list[Event] = []  # of this round
-        self._round = 0
         self._arrived, self._left = list[int](), list[int]()  # of whom the method is not told yet
         self._without: list[int] = []  # who has said in this round that it has no data
 
@@ -133,8 +131,6 @@ class Members(Stateful):
         Return the members that can be asked, the clients still at work on an earlier task, both in ascending
         order, and what gives the proxy of a client.
         """
-        self._part_with({})  # those who were asked in a round that was not aggregated
-        self._round, self.events = server_round, []
         for client in sorted(self.announced):
             self.depart(client)
             self.roster.departed_for_good[client] = True
@@ -161,11 +157,11 @@ class Members(Stateful):
     def arrive(self, client: int) -> None:
         """Admit a client before the current round: the objective shifts to include its data."""
         member = self.roster.member[client]
-        self.roster.arrive(client, self._round)
+        self.roster.arrive(client, self.method.round)
         if not member and not self.roster.data_less[client]:
             self._arrived.append(client)
-        if self._round > 1:
-            self.events.append({"event": "arrival", "client": client})
+        if self.method.round > 1:
+            self._note({"event": "arrival", "client": client})
 
     def depart(self, client: int) -> None:
         """Let a client go before the current round, with or without its part of the objective."""
@@ -174,17 +170,17 @@ class Members(Stateful):
         event: Event = {"event": "departure", "client": client, "objective": self.options.departure}
         if self.options.departure == "auto":
             (gamma,) = self.losses.gammas(np.array([client])).tolist()
-            horizon = (self._round - 1, self.options.num_rounds)
+            horizon = (self.method.round - 1, self.options.num_rounds)
             event |= judge(gamma, *horizon, self.options.departure_constant)
         self._remove(client, event["objective"] == "include")
-        self.events.append(event)
+        self._note(event)
 
     def abandon(self, client: int, numbers: Event) -> None:
         """Let a member go for good that has not asked for it; `numbers` are those of the decision."""
         self._remove(client, keep=False)
         self._tell()
         self.roster.departed_for_good[client] = True
-        self.events.append({"event": "abandonment", "client": client, **numbers})
+        self._note({"event": "abandonment", "client": client, **numbers})
 
     def identify(self, name: str, client_id: str) -> None:
         """Learn, before the replies to a round are taken in, who a client is that was known as `name`.
@@ -217,16 +213,22 @@ class Members(Stateful):
                 task = Task(last_accepted=accepted, farewell=True, rule=self.method.rule)
                 instructions.add(proxy(client), task)
 
-    def take_leave(self, farewells: Mapping[str, Arrays], report: RoundReport) -> None:
-        """Take in the states of the clients that leave, given what they sent by their names."""
-        size, states = self.method.layout.size, dict[int, NDArray[np.float64]]()
+    def take_leave(self, farewells: Mapping[str, Arrays]) -> None:
+        """Let the clients go that leave, with the states that they have sent, by their names."""
+        leaving, self.awaiting_farewell = self.awaiting_farewell, []
+        if not leaving:
+            return
+        states = dict[int, NDArray[np.float64]]()
         for name, sent in farewells.items():
-            if (client := self.roster.find(name)) in self.awaiting_farewell and client is not None:
+            if (client := self.roster.find(name)) is not None and client in leaving:
                 try:
-                    states[client] = _read_state(sent, size)
+                    states[client] = _read_state(sent, self.method.layout.size)
                 except ValueError as reason:
-                    report.reject(name, str(reason))
-        self._part_with(states)
+                    self.method.report.reject(name, str(reason))
+        self.method.farewells({client: states.get(client) for client in leaving})
+        for client in leaving:
+            self.roster.forget(client)
+            self._note({"event": "farewell", "client": client, "received": client in states})
 
     def note_data(self, replies: Replies) -> None:
         """Note what replies say about the clients' data, and tell the method who has some, or none."""
@@ -254,7 +256,7 @@ class Members(Stateful):
     def _remove(self, client: int, keep: bool) -> None:
         roster = self.roster
         contributed = roster.contributors[client]
-        roster.depart(client, self._round, keep)
+        roster.depart(client, self.method.round, keep)
         if contributed:
             if not keep and self.method.overrides("farewells") and roster.accepted[client]:
                 self.awaiting_farewell.append(client)
@@ -273,15 +275,8 @@ class Members(Stateful):
         if len(arrived) or len(left):
             self.method.members_changed(arrived, left)
 
-    def _part_with(self, states: Mapping[int, NDArray[np.float64]]) -> None:
-        """Let the clients go that leave, with the states that they have sent."""
-        leaving, self.awaiting_farewell = self.awaiting_farewell, []
-        if not leaving:
-            return
-        self.method.farewells({client: states.get(client) for client in leaving})
-        for client in leaving:
-            self.roster.forget(client)
-            self.events.append({"event": "farewell", "client": client, "received": client in states})
+    def _note(self, event: Event) -> None:
+        self.method.report.events.append(event)
 
     def _register(self, manager: ClientManager) -> dict[int, ClientProxy]:
         """Return the proxies of a stock client manager by index; clients never seen before arrive."""

@@ -62,6 +62,8 @@ class Rounds:
         if app:
             method.options = app.wait(manager, method.options)
         method.round = server_round
+        method.membership.take_leave({})  # of clients asked in a round that never ended
+        method.report = RoundReport()
         self.adopt(parameters)
         available, at_work, proxy = method.membership.begin(server_round, manager)
         if method.initial_model:
@@ -69,7 +71,6 @@ class Rounds:
         probed, awaited = method.probed, roster.member[at_work]
         method.tasks.begin(server_round, at_work[awaited & (roster.asked[at_work] > 0)])
         method.at_work = int(awaited.sum())
-        method.report = RoundReport(events=method.membership.events)
         rate = method.options.scheduled_rate(server_round, roster) * (1.0 if probed is None else 0.5)
         method.learning_rate = method.report.learning_rate = rate
         method.observe(available)
@@ -109,7 +110,7 @@ class Rounds:
         reader = ReplyReader(method, server_round)
         farewells, others = reader.farewells(table)
         if opened:
-            method.membership.take_leave(farewells, report)
+            method.membership.take_leave(farewells)
         replies = reader.read(others)
         if opened:
             method.tasks.end()
