@@ -13,11 +13,12 @@ from flwr.server.client_manager import ClientManager
 from fedtide.ground.contract import SGD, FitConfig, metrics
 from fedtide.ground.errors import ResultError, SettingsError, change_in_place
 from strategies.core.layers import Vector
-from strategies.core.members import is_availability_manager
+from strategies.core.members import Proxies, is_availability_manager
 from strategies.core.norms import MAX_RESULT
 from strategies.core.parameters import check_range, largest, read_parameters
 from strategies.core.reading import ReplyReader
 from strategies.core.replies import Replies, ReplyTable
+from strategies.core.roster import Clients
 from strategies.core.round import RoundInstructions, RoundReport, Sent, Task
 from strategies.core.selection import checked_choice, failed
 
@@ -76,18 +77,24 @@ class Rounds:
         method.observe(available)
         method.selected = checked_choice(method.select, method.select(available), available)
         roster.asked[method.selected] = server_round
+        return self._instructions(app, proxy, withdrawn=at_work[~awaited])
 
-        shared = method.shared_task() if probed is None else Task(rule=SGD)
-        start = self.sent
+    def _instructions(
+        self, app: FlowerArguments | None, proxy: Proxies, withdrawn: Clients
+    ) -> RoundInstructions[FitIns]:
+        """Open the round: tell those who were selected what to do, and note what each was sent."""
+        method, probed = self.method, self.method.probed
+        shared, start = (method.shared_task() if probed is None else Task(rule=SGD)), self.sent
         if probed is not None:
             start = method.wire.pack(probed, method.buffers)
         elif shared.weights is not None:
             start = method.wire.pack(shared.weights.vector, method.buffers)
-        sent = Sent(server_round, start, rate, method.version, shared.local_steps)
         config = self.config(shared)
-        self.open = OpenRound(server_round, method.report, app.added_to(config) if app else config, app)
-        instructions = RoundInstructions(FitIns, start, shared.arrays, self.open.config)
-        instructions.withdrawn = [str(client) for client in at_work[~awaited].tolist()]
+        config = app.added_to(config) if app else config
+        self.open = OpenRound(method.round, method.report, config, app)
+        instructions = RoundInstructions(FitIns, start, shared.arrays, config)
+        instructions.withdrawn = [str(client) for client in withdrawn.tolist()]
+        sent = Sent(method.round, start, method.learning_rate, method.version, shared.local_steps)
         selected = method.selected.tolist()
         method.tasks.ask(selected, sent)
         for client in selected:
@@ -99,14 +106,11 @@ class Rounds:
 
     def end(self, server_round: int, table: ReplyTable, failures: Sequence[Any]) -> dict[str, Scalar]:
         """Have the method take in the active replies; return the metrics of the round."""
-        method, opened = self.method, self.open
-        if opened is None or opened.number != server_round:  # nobody was asked for it, or it is over
-            opened, report = None, RoundReport(method.learning_rate)
-        else:
-            self.open, report = None, opened.report
-        method.report = report
-        if opened and opened.app:
-            opened.app.check_rules(type(method).__name__, opened.config, table)
+        method, opened = self.method, self._close(server_round)
+        report = method.report = opened.report if opened else RoundReport(method.learning_rate)
+        app = opened.app if opened else None
+        if opened and app:
+            app.check_rules(type(method).__name__, opened.config, table)
         reader = ReplyReader(method, server_round)
         farewells, others = reader.farewells(table)
         if opened:
@@ -115,14 +119,19 @@ class Rounds:
         if opened:
             method.tasks.end()
             self._take_in(replies, failures)
-        if not (opened and opened.app is None):
+        if app or not opened:
             report.warn(server_round, self._logged)
         numbers: dict[str, Scalar] = {"active": len(replies), "rejected": len(report.rejected)}
         if (loss := replies.mean_train_loss()) is not None:
             numbers[metrics.TRAIN_LOSS] = loss
-        if opened and opened.app:
-            numbers |= opened.app.metrics(table, method.roster, replies.clients)
-        return numbers | report.counts()
+        return numbers | (app.metrics(table, method.roster, replies.clients) if app else {}) | report.counts()
+
+    def _close(self, server_round: int) -> OpenRound | None:
+        """Return the open round; None: nobody was asked for this one, or it is over."""
+        if self.open is None or self.open.number != server_round:
+            return None
+        opened, self.open = self.open, None
+        return opened
 
     def _take_in(self, replies: Replies, failures: Sequence[Any]) -> None:
         """Change the model and the method's state."""
