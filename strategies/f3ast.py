@@ -102,7 +102,6 @@ class LeastRepresented(Selection):
         self.method = method
 
     def choose(self, eligible: Clients, count: int, server_round: int, rng: np.random.Generator) -> Clients:
-        """Return them."""
         weights, rates = self.method.options.weights, self.method.rates
         score = self.roster.share(eligible, weights) / rates[eligible]
         least = np.partition(score, -count)[-count]

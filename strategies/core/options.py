@@ -31,7 +31,6 @@ class Constant:
     """The learning rate, unchanged in all rounds."""
 
     def __call__(self, learning_rate: float, server_round: int, shift: int, local_steps: float) -> float:
-        """Rate of a round."""
         return learning_rate
 
 
@@ -42,7 +41,6 @@ class Staircase:
     restart: bool = True
 
     def __call__(self, learning_rate: float, server_round: int, shift: int, local_steps: float) -> float:
-        """Rate of a round."""
         return learning_rate / (server_round - shift if self.restart else server_round)
 
 
@@ -53,7 +51,6 @@ class Geometric(Checked):
     factor: Annotated[float, Range(above=0, most=1)] = 0.99
 
     def __call__(self, learning_rate: float, server_round: int, shift: int, local_steps: float) -> float:
-        """Rate of a round."""
         return learning_rate * self.factor ** (server_round - 1)
 
 
@@ -64,7 +61,6 @@ class InverseSqrt(Checked):
     scale: Positive = 10.0
 
     def __call__(self, learning_rate: float, server_round: int, shift: int, local_steps: float) -> float:
-        """Rate of a round."""
         return learning_rate / math.sqrt((server_round - 1) / self.scale + 1)
 
 
@@ -87,7 +83,6 @@ class Theorem(Checked):
     work: NotNegative = 0.0
 
     def __call__(self, learning_rate: float, server_round: int, shift: int, local_steps: float) -> float:
-        """Rate of a round."""
         E = local_steps
         return 16 * E / (self.mu * (self.work or E)) / ((server_round - shift) * E + self.gamma)
 

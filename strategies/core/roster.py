@@ -222,6 +222,5 @@ class Roster(Stateful):
         self.asked[client] = self.accepted[client] = self.first_size[client] = 0
 
     def load_state_dict(self, state: StateDict) -> None:
-        """Take over the clients."""
         super().load_state_dict(state)
         self._known = None

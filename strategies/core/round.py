@@ -177,7 +177,6 @@ class OpenTasks(Stateful):
         }
 
     def load_state_dict(self, state: StateDict) -> None:
-        """Take over what was sent."""
         vectors = [np.array(row, self._layout.dtype) for row in take(state, "weights")]
         models = [FlatParameters(vector, self._layout) for vector in vectors]
         keys = ("clients", "rounds", "models", "learning_rates", "versions", "local_steps")

@@ -95,11 +95,9 @@ class Uniform(Selection):
     """Uniformly, without replacement; also clients without data, who then say so if they have got some."""
 
     def eligible(self, available: Clients, server_round: int) -> Clients:
-        """Return all of them."""
         return available
 
     def choose(self, eligible: Clients, count: int, server_round: int, rng: np.random.Generator) -> Clients:
-        """Draw."""
         return np.asarray(rng.choice(eligible, count, replace=False))
 
 

@@ -79,7 +79,6 @@ class HeldModels(Stateful):
         }
 
     def load_state_dict(self, state: StateDict) -> None:
-        """Restore the models."""
         super().load_state_dict(state)
         rounds, vectors = take(state, "rounds").tolist(), take(state, "vectors")
         models = [self._packed(np.array(vector)) for vector in vectors]

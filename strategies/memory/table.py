@@ -216,7 +216,6 @@ class SummedTable(ClientTable):
             np.multiply(delta, per_delta, out=vector)
 
     def blocks(self, replies: Replies) -> Iterator[tuple[slice, Block, Block]]:
-        """See `ClientTable.blocks`."""
         each = np.ones(len(replies))
         for columns, deltas, vectors in super().blocks(replies):
             self.total[columns] -= each @ vectors
@@ -226,7 +225,6 @@ class SummedTable(ClientTable):
             self.total[columns] += each @ vectors
 
     def write(self, clients: Clients, vectors: NDArray[Any]) -> None:
-        """See `ClientTable.write`."""
         self.total -= self.read(clients).sum(axis=0, dtype=np.float64)
         super().write(clients, vectors)
         self.total += self.read(clients).sum(axis=0, dtype=np.float64)
@@ -243,6 +241,5 @@ class SummedTable(ClientTable):
         return {**super().state_dict(), "total": self.total.copy()}
 
     def load_state_dict(self, state: StateDict) -> None:
-        """Take over rows and sum."""
         super().load_state_dict(state)
         self.total = np.array(take(state, "total"), np.float64)

@@ -43,7 +43,6 @@ class ZeroSumTable(Stateful):
         return vectors
 
     def blocks(self, replies: Replies) -> Iterator[tuple[slice, Vector, Vector]]:
-        """See `ClientTable.blocks`."""
         shifted = bool(self.handed_over.any())
         for columns, deltas, vectors in self.table.blocks(replies):
             if shifted:

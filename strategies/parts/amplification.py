@@ -28,7 +28,6 @@ class Amplification(Layer):
         return server_round - self.began >= self.period
 
     def apply(self, before: Vector, after: Vector, server_round: int, lag: int) -> Vector:
-        """See `Layer`."""
         if not self.ends(server_round):
             return after
         amplified: Vector = self.anchor + self.factor * (after - self.anchor)
@@ -36,5 +35,4 @@ class Amplification(Layer):
         return amplified
 
     def restart(self, weights: Vector, server_round: int) -> None:
-        """Begin a period."""
         self.anchor, self.began = weights.copy(), server_round

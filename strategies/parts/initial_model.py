@@ -168,7 +168,6 @@ class TwoNorm(Mixture):
     """Similarity -|G_i / |G_i| - G / |G||, mean over the tensors."""
 
     def similarity(self, units: Vector, unit: Vector) -> Vector:
-        """Return minus the distances."""
         distances: Vector = np.linalg.norm(units - unit, axis=1)
         return -distances
 
@@ -177,7 +176,6 @@ class InnerProduct(Mixture):
     """Similarity <G_i, G> / (|G_i| |G|), the cosine, mean over the tensors."""
 
     def similarity(self, units: Vector, unit: Vector) -> Vector:
-        """Return the cosines."""
         cosines: Vector = units @ unit
         return cosines
 

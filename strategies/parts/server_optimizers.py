@@ -29,7 +29,6 @@ class ServerOptimizer(Layer):
     """Base of the optimisers: w := w + step(D)."""
 
     def apply(self, before: Vector, after: Vector, server_round: int, lag: int) -> Vector:
-        """See `Layer`."""
         update = after - before
         return before + self.step(update, server_round, lag) if update.any() else before
 
@@ -46,7 +45,6 @@ class ServerSGD(ServerOptimizer):
         self.rate = rate
 
     def step(self, update: Vector, server_round: int, lag: int) -> Vector:
-        """Scale the update."""
         return self.rate * update
 
 
@@ -61,12 +59,10 @@ class Momentum(ServerOptimizer):
         self.m: Vector = np.zeros_like(weights)
 
     def step(self, update: Vector, server_round: int, lag: int) -> Vector:
-        """Accumulate the update."""
         self.m = self.beta1 * self.m + update
         return self.rate * self.m
 
     def restart(self, weights: Vector, server_round: int) -> None:
-        """Forget the momentum."""
         self.m = np.zeros_like(self.m)
 
 
@@ -78,12 +74,10 @@ class Nesterov(Momentum):
     """
 
     def step(self, update: Vector, server_round: int, lag: int) -> Vector:
-        """Accumulate the update, and look ahead."""
         super().step(update, server_round, lag)
         return self.rate * (update + self.beta1 * self.m)
 
     def evaluated(self, weights: Vector) -> Vector:
-        """Take the look-ahead back."""
         return weights - self.rate * self.beta1 * self.m
 
 
@@ -166,7 +160,6 @@ class Adagrad(Adaptive):
         super().__init__(weights, rate=rate, beta1=beta1, tau=tau, start=start)
 
     def second_moment(self, squared: Vector) -> Vector:
-        """Add it up."""
         return self.v + squared
 
 
@@ -174,7 +167,6 @@ class Adam(Adaptive):
     """FedAdam: v := beta2 v + (1 - beta2) D^2."""
 
     def second_moment(self, squared: Vector) -> Vector:
-        """Average it."""
         return self.beta2 * self.v + (1 - self.beta2) * squared
 
 
@@ -182,7 +174,6 @@ class Yogi(Adaptive):
     """FedYogi: v := v - (1 - beta2) D^2 sign(v - D^2)."""
 
     def second_moment(self, squared: Vector) -> Vector:
-        """Move towards it."""
         new: Vector = self.v - (1 - self.beta2) * squared * np.sign(self.v - squared)
         return new
 
@@ -233,7 +224,6 @@ class AMSGrad(Adam):
         return rate / self._correction(self.beta1)
 
     def second_moment(self, squared: Vector) -> Vector:
-        """Average it, and keep the largest average."""
         v = super().second_moment(squared)
         self.h = np.maximum(self.h, v)
         return v

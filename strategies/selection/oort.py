@@ -165,5 +165,4 @@ class Oort(Selection):
             self.percentile = max(self.percentile - self.delta, min(self.delta, self.percentile))
 
     def forget(self, client: int) -> None:
-        """See `Selection`."""
         self.known.forget(client)

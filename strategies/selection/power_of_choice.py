@@ -57,5 +57,4 @@ class PowerOfChoice(Selection):
         self.last.loss[replies.clients] = replies.train_loss
 
     def forget(self, client: int) -> None:
-        """See `Selection`."""
         self.last.forget(client)
