@@ -22,15 +22,7 @@ from killed import command, kill_when, start
 import sim
 from fedtide.comparison.on_ray import OnRay
 from fedtide.comparison.ranges import Among, Between, parse_tune, ranges_of, with_values
-from fedtide.comparison.search import (
-    Judge,
-    Pruning,
-    SearchPlan,
-    Trial,
-    distributions,
-    require_optuna,
-    score_of,
-)
+from fedtide.comparison.search import Judge, Pruning, Search, Trial, require_optuna
 from fedtide.comparison.store import CellStore
 from fedtide.config import Settings
 from fedtide.engine.read_run import read_run
@@ -83,48 +75,50 @@ def test_values_replace_what_the_settings_say() -> None:
 # Proposals
 
 
-def searched(score: Callable[[float], float], seed: int) -> tuple[SearchPlan, list[Trial]]:
+def searched(score: Callable[[float], float], seed: int) -> Search:
     """Search a rate between 0.01 and 1, whose score is given."""
     require_optuna()
-    plan = SearchPlan({"learning-rate": Between(0.01, 1.0, whole=False)}, 12, seed)
-    trials: list[Trial] = []
-    wider = plan.ranges
-    while batch := plan.propose(trials, wider):
-        for values, ranges in batch:
-            found = score(values["learning-rate"])
-            trials.append(Trial(values, {1: found}, found, False, distributions(ranges)))
-        if len(trials) == plan.half and (end := plan.ends(trials).get("learning-rate")):
-            wider = {"learning-rate": Between(0.01, 1.0, whole=False).wider(end)}
-    return plan, trials
+    search = Search([], Settings(seed=seed), {"learning-rate": Between(0.01, 1.0, whole=False)}, 12)
+    search.go_on()
+    while search.batch:
+        for values in search.batch:
+            search.known[search.settings_of(values)] = Trial(values, {1: score(values["learning-rate"])})
+        search.go_on()
+    return search
 
 
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("good", [0.03, 0.15, 0.4])
 def test_the_one_good_rate_is_found(seed: int, good: float) -> None:
     """All others but those within a factor of 1.4 are as bad as no training; 12 trials, one seed each."""
-    plan, trials = searched(lambda rate: 0.9 if abs(math.log(rate / good)) < math.log(1.42) else 0.1, seed)
-    best = plan.best(trials)
-    assert best
-    assert best.score == 0.9
-    assert len(trials) == 12
-    assert trials == searched(lambda r: 0.9 if abs(math.log(r / good)) < math.log(1.42) else 0.1, seed)[1]
+    search = searched(lambda rate: 0.9 if abs(math.log(rate / good)) < math.log(1.42) else 0.1, seed)
+    assert search.best
+    assert search.best.score == 0.9
+    assert len(search.trials) == 12
+    again = searched(lambda rate: 0.9 if abs(math.log(rate / good)) < math.log(1.42) else 0.1, seed)
+    assert search.trials == again.trials
 
 
 def test_a_best_value_at_the_end_widens_the_range_once() -> None:
-    plan, trials = searched(lambda rate: min(rate, 10.0), 0)
-    rates = [trial.values["learning-rate"] for trial in trials]
-    assert max(rates[: plan.half]) <= 1
-    assert rates[plan.half] == 3.16  # the middle of what is new
+    search = searched(lambda rate: min(rate, 10.0), 0)
+    rates = [trial.values["learning-rate"] for trial in search.trials]
+    assert max(rates[: search.half]) <= 1
+    assert rates[search.half] == 3.16  # the middle of what is new
     assert 1 < max(rates) <= 10
-    assert plan.ends(trials) == {"learning-rate": "high"}
-    assert not plan.ends([*trials, trials[0]._replace(values={"learning-rate": 11.0})])
+    assert search.ends == {"learning-rate": "high"}
+    search.trials.append(search.trials[0]._replace(values={"learning-rate": 11.0}))
+    assert not search.ends
 
 
 def test_few_combinations_are_all_tried() -> None:
-    plan = SearchPlan({"a": Among((1, 2, 3)), "b": Among(("x", "y"))}, 12, 0)
-    batch = [proposal.values for proposal in plan.propose([], plan.ranges)]
-    assert [(values["a"], values["b"]) for values in batch] == [(a, b) for a in (1, 2, 3) for b in "xy"]
-    assert not plan.propose([Trial(values, {}, 0.0, False, {}) for values in batch], plan.ranges)
+    ranges = {"local-steps": Among((1, 2, 3)), "lr-schedule": Among(("constant", "inverse-sqrt"))}
+    search = Search([], Settings(), ranges, 12)
+    search.go_on()
+    tried = [tuple(values.values()) for values in search.batch]
+    assert tried == [(steps, name) for steps in (1, 2, 3) for name in ("constant", "inverse-sqrt")]
+    search.known = {search.settings_of(values): Trial(values, {}) for values in search.batch}
+    search.go_on()
+    assert not search.batch
 
 
 def test_a_trial_is_given_up_when_its_best_is_below_the_median() -> None:
@@ -142,9 +136,9 @@ def test_a_trial_is_given_up_when_its_best_is_below_the_median() -> None:
 
 
 def test_the_score_is_the_mean_of_the_last_tenth() -> None:
-    assert score_of({0: 9.0} | {t: float(t) for t in range(1, 21)}) == 19.5
-    assert score_of({0: 9.0, 5: 1.0}) == 1.0
-    assert math.isnan(score_of({0: 9.0}))
+    assert Trial({}, {0: 9.0} | {t: float(t) for t in range(1, 21)}).score == 19.5
+    assert Trial({}, {0: 9.0, 5: 1.0}).score == 1.0
+    assert math.isnan(Trial({}, {0: 9.0}).score)
 
 
 # Searches
@@ -198,6 +192,9 @@ def test_a_tuned_comparison(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     run(tmp_path)
     assert {path: path.stat().st_mtime_ns for path in tmp_path.glob("**/metrics.jsonl")} == before
     assert (folder / "table.md").read_text() == table
+    shutil.rmtree(next(folder.glob("tuning/cells/*")))
+    run(tmp_path)
+    assert found_in(tmp_path) == [fedavg, fedprox]
 
 
 def test_a_signal_counts_while_a_trial_cannot_be_stored(
@@ -282,22 +279,3 @@ def test_one_example_a_client_leaves_none_for_validation(capsys: Any, tmp_path: 
     table.write_text(f"a,b,label\n{rows}\n")
     task = ["--task", f"csv:file={table},target=label", "--num-clients", "8", "--partition", "iid"]
     assert "no validation data" in refused(tmp_path, capsys, *task, "--tune", "learning-rate=0.1..1")
-
-
-def test_the_storage_of_another_comparison(capsys: Any, tmp_path: Path) -> None:
-    quick = ["--num-rounds", "1", "--num-clients", "2", "--model", "logistic", "--client-gpus", "0"]
-    quick += ["--tune-trials", "2", "--no-report", "--tune"]
-    here = ["--num-workers", "1", "--run-dir", str(tmp_path)]
-    for ranges in ("learning-rate=0.1..1", "learning-rate=0.1..2"):
-        assert sim.main([*here, *quick, ranges]) == 0
-    one, other = (path.parent for path in tmp_path.glob("compare-*/tuning/optuna.db"))
-    shutil.copy(one / "optuna.db", other / "optuna.db")
-    capsys.readouterr()
-    ranges = (
-        "learning-rate=0.1..1"
-        if '..1"' in (other.parent / "tuning.json").read_text()
-        else "learning-rate=0.1..2"
-    )
-    assert "is the storage of another comparison" in refused(tmp_path, capsys, *quick, ranges)
-    (other / "optuna.db").write_bytes(b"not a database")
-    assert "cannot be used: " in refused(tmp_path, capsys, *quick, ranges)

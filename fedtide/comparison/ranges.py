@@ -5,13 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fedtide.config import Settings
 from fedtide.ground.allowed import Option, did_you_mean, options_of
 from fedtide.ground.errors import SettingsError
 from fedtide.ground.specs import parse
 from fedtide.plan import Plan, own_options, strategy_type
+
+if TYPE_CHECKING:
+    from optuna.distributions import BaseDistribution
 
 TUNED = (
     *("learning-rate", "lr-schedule", "server-opt", "amplify", "select", "max-update-norm"),
@@ -37,6 +40,15 @@ class Between:
     def is_log(self) -> bool:
         """Whether it is searched on a logarithmic scale."""
         return self.low > 0
+
+    @property
+    def distribution(self) -> BaseDistribution:
+        """The range as Optuna has it."""
+        from optuna.distributions import FloatDistribution, IntDistribution
+
+        if self.whole:
+            return IntDistribution(int(self.low), int(self.high), log=self.is_log)
+        return FloatDistribution(self.low, self.high, log=self.is_log)
 
     def at(self, share: float) -> float:
         """Return the number at a share of the range, from 0 to 1, in few digits."""
@@ -77,9 +89,20 @@ class Among:
     values: tuple[Any, ...]
     is_log = False
 
+    @property
+    def distribution(self) -> BaseDistribution:
+        """The values as Optuna has them."""
+        from optuna.distributions import CategoricalDistribution
+
+        return CategoricalDistribution(self.values)
+
     def at(self, share: float) -> Any:
         """Return the value at a share of the list, from 0 to 1."""
         return self.values[min(int(share * len(self.values)), len(self.values) - 1)]
+
+    def rounded(self, value: Any) -> Any:
+        """Return one of the values as it is."""
+        return value
 
     def end(self, value: Any, tried: Sequence[Any]) -> str:
         """Return at which end of the list a value is, if these are numbers; see `Between.end`."""
@@ -123,9 +146,9 @@ def ranges_of(settings: Settings, given: Mapping[str, str]) -> dict[str, Between
         name = key.removeprefix(OPTION)
         known = options if key != name else options_of(Settings)
         if name in known:
-            ranges[key] = _range(key, text, known[name])
-            for share in (0, 1) if isinstance(ranges[key], Between) else _shares(ranges[key]):
-                Plan.of(with_values(settings, {key: ranges[key].at(share)}))
+            ranges[key] = found = _range(key, text, known[name])
+            for value in found.values if isinstance(found, Among) else (found.low, found.high):
+                Plan.of(with_values(settings, {key: value}))
     return ranges
 
 
@@ -147,8 +170,10 @@ def with_values(settings: Settings, values: Values) -> Settings:
     return replace(settings, option=option, **others)
 
 
-def widened(settings: Settings, key: str, tried: Between, end: str) -> Between:
-    """Return a wider range, as far as the setting allows; the same if it allows nothing more."""
+def widened(settings: Settings, key: str, tried: Between | Among, end: str) -> Between | Among:
+    """Return a range that is wider at an end, "low" or "high", if the setting allows that; else the same."""
+    if not end or isinstance(tried, Among):
+        return tried
     wider = tried.wider(end)
     try:
         Plan.of(with_values(settings, {key: getattr(wider, end)}))
@@ -162,11 +187,6 @@ def written(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     return f"{value:.6g}" if isinstance(value, float) else str(value)
-
-
-def _shares(among: Among | Between) -> list[float]:
-    count = len(among.values) if isinstance(among, Among) else 0
-    return [(i + 0.5) / count for i in range(count)]
 
 
 def _range(key: str, text: str, option: Option) -> Between | Among:

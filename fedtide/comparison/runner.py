@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rich.console import Console
 
-from fedtide.comparison.search import Judge, Pruning
+from fedtide.comparison.search import PRUNED, Judge, Pruning
 from fedtide.comparison.store import Place
 from fedtide.config import Settings
 from fedtide.engine.interrupts import whole
@@ -36,9 +36,6 @@ Outcome = Files | str
 """The files of a finished run, or why there are none: the last line, after the traceback of a defect."""
 Report = Callable[[Settings, Outcome], None]
 """What is called when a cell has ended."""
-
-
-PRUNED = "pruned"  # an empty file in the folder of a run that was given up
 
 
 class Work(NamedTuple):

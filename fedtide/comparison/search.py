@@ -9,20 +9,22 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedtide.comparison.ranges import Among, Between, Ranges, Values
+from fedtide.comparison.ranges import Among, Between, Ranges, Values, widened, with_values
+from fedtide.config import Settings
+from fedtide.config.grid import Cell
+from fedtide.engine.read_run import Run
 from fedtide.ground.errors import SettingsError
-
-if TYPE_CHECKING:
-    import optuna
+from fedtide.tasks import Metric
 
 BATCH = 2  # trials of each batch after the first
 WARM_UP = 0.25  # share of the rounds in which nothing is given up
 SCORED = 0.1  # share of the evaluations, the last ones, of which the score is the mean
+PRUNED = "pruned"  # an empty file in the folder of a run that was given up
 
 Curve = Mapping[int, float]
 """Values of the metric by round, NaN where it is not a number."""
@@ -33,16 +35,14 @@ class Trial(NamedTuple):
 
     values: Values
     curve: Curve
-    score: float  # mean of the metric over the last evaluations; NaN: not a number
-    pruned: bool  # given up before the last round
-    taken_from: Mapping[str, optuna.distributions.BaseDistribution]
+    pruned: bool = False  # given up before the last round
 
-
-class Proposal(NamedTuple):
-    """Values to try next."""
-
-    values: Values
-    ranges: Ranges  # from which they were taken
+    @property
+    def score(self) -> float:
+        """The mean of the last tenth of the evaluations after training began, at least of one; NaN: none."""
+        values = [value for number, value in sorted(self.curve.items()) if number]
+        last = values[-max(1, int(SCORED * len(values))) :]
+        return float(np.mean(last)) if last else math.nan
 
 
 def require_optuna() -> None:
@@ -54,21 +54,28 @@ def require_optuna() -> None:
     optuna.logging.set_verbosity(optuna.logging.WARNING)
 
 
-def score_of(curve: Curve) -> float:
-    """Return the mean of the last tenth of the evaluations after training began, at least of one."""
-    values = [value for number, value in sorted(curve.items()) if number]
-    last = values[-max(1, int(SCORED * len(values))) :]
-    return float(np.mean(last)) if last else math.nan
+@dataclass
+class Search:
+    """The search for the cells that differ in the seed only, in batches of trials.
 
+    The first half of the trials is spread over the ranges; Optuna proposes the others.
+    """
 
-@dataclass(frozen=True)
-class SearchPlan:
-    """How one method is searched: `count` trials, of which the first half is spread over the ranges."""
-
+    cells: Sequence[Cell]
+    base: Settings  # of its trials, but for the values that are tried
     ranges: Ranges
-    count: int
-    seed: int
-    higher_is_better: bool = True
+    count: int  # trials, unless there are fewer combinations of values
+    metric: Metric | None = None  # known with the first trial
+    trials: list[Trial] = field(default_factory=list)  # of the batches before this one
+    batch: Sequence[Values] = ()
+    known: dict[Settings, Trial] = field(default_factory=dict)
+    failed: str = ""
+
+    @property
+    def name(self) -> str:
+        """What distinguishes it from the others."""
+        others = self.cells[0].others
+        return ", ".join(f"{key} {value}" for key, value in others.items()) or self.base.strategy
 
     @property
     def grid(self) -> list[Values]:
@@ -79,25 +86,76 @@ class SearchPlan:
         return [dict(zip(self.ranges, one, strict=True)) for one in itertools.product(*lists)]
 
     @property
-    def begins(self) -> list[int]:
-        """The number of the first trial of each batch, and in the end how many trials there are."""
-        if self.grid:
-            return [0, len(self.grid)]
-        return [0, *range(self.half, self.count, BATCH), self.count]
+    def total(self) -> int:
+        """How many trials there are in the end."""
+        return len(self.grid) or self.count
 
     @property
     def half(self) -> int:
-        """The number of trials in the first batch; later ones may be taken from wider ranges."""
+        """The number of trials in the first batch, unless it is the grid."""
         return -(-self.count // 2)
 
-    def best(self, trials: Sequence[Trial]) -> Trial | None:
-        """Return the first of the best trials that were not given up, if any has a score."""
-        known = [trial for trial in trials if not trial.pruned and not math.isnan(trial.score)]
-        return max(known, key=lambda trial: trial.score * (1 if self.higher_is_better else -1), default=None)
+    @property
+    def best(self) -> Trial | None:
+        """The first of the best trials that were not given up; None if none has a score."""
+        return self._best(self.trials)
 
-    def ends(self, trials: Sequence[Trial]) -> dict[str, str]:
-        """Return at which end the best values are, "low" or "high", beyond which nothing was tried."""
-        if (best := self.best(trials)) is None:
+    @property
+    def ends(self) -> dict[str, str]:
+        """At which end the best values are, "low" or "high", beyond which nothing was tried."""
+        return self._ends(self.trials)
+
+    @property
+    def wider(self) -> Ranges:
+        """The ranges that are searched from the half on: wider where the best value was at an end."""
+        ends = self._ends(self.trials[: self.half]) if len(self.trials) >= self.half else {}
+        return {key: widened(self.base, key, of, ends.get(key, "")) for key, of in self.ranges.items()}
+
+    @property
+    def waiting(self) -> list[Settings]:
+        """The settings of the trials of the batch that are not known yet, each once."""
+        return [one for one in dict.fromkeys(map(self.settings_of, self.batch)) if one not in self.known]
+
+    @property
+    def pruning(self) -> Pruning | None:
+        """When a trial of the batch is given up; nothing before the first batch is over."""
+        if not self.trials or self.metric is None:
+            return None
+        curves = [trial.curve for trial in self.trials if not trial.pruned]
+        return Pruning(curves, self.metric.key, self.metric.higher_is_better, self.base.num_rounds)
+
+    def settings_of(self, values: Values) -> Settings:
+        """Return the settings of a trial."""
+        return with_values(self.base, values)
+
+    def take(self, settings: Settings, run: Run) -> Trial:
+        """Take the run of a trial of the batch."""
+        self.metric, key = run.metric, run.metric.key
+        curve = {r["round"]: math.nan if r[key] is None else r[key] for r in run.records if key in r}
+        values = next(one for one in self.batch if self.settings_of(one) == settings)
+        self.known[settings] = Trial(values, curve, (run.path / PRUNED).exists())
+        return self.known[settings]
+
+    def go_on(self) -> None:
+        """Propose the next batch, once all trials of this one are known; an empty one ends the search."""
+        self.trials += [self.known[self.settings_of(values)] for values in self.batch]
+        done, grid = len(self.trials), self.grid
+        if done >= self.total:
+            self.batch = []
+        elif not done:
+            self.batch = grid or self._spread(self.half)
+        else:
+            count = min(BATCH, self.count - done)
+            first = self._between_old_and_new() if done == self.half else []
+            self.batch = [*first, *self._suggest(count)][:count]
+
+    def _best(self, trials: Sequence[Trial]) -> Trial | None:
+        known = [trial for trial in trials if not trial.pruned and not math.isnan(trial.score)]
+        sign = 1 if self._higher_is_better else -1
+        return max(known, key=lambda trial: sign * trial.score, default=None)
+
+    def _ends(self, trials: Sequence[Trial]) -> dict[str, str]:
+        if (best := self._best(trials)) is None:
             return {}
         ends = {
             key: of.end(best.values[key], [trial.values[key] for trial in trials])
@@ -105,93 +163,56 @@ class SearchPlan:
         }
         return {key: end for key, end in ends.items() if end}
 
-    def propose(self, trials: Sequence[Trial], wider: Ranges) -> list[Proposal]:
-        """Return the next batch after some trials, those of whole batches; none if the search is over.
-
-        `wider` are the ranges to search from the half on.
-        """
-        done = len(trials)
-        if done >= self.begins[-1]:
-            return []
-        count = next(number for number in self.begins if number > done) - done
-        if not done:
-            return [Proposal(values, self.ranges) for values in self.grid or self._spread(count)]
-        ranges = wider if done >= self.half else self.ranges
-        first = self._between_old_and_new(trials, ranges) if done == self.half else []
-        return [
-            Proposal(values, ranges) for values in [*first, *self._suggest(trials, ranges, count)][:count]
-        ]
+    @property
+    def _higher_is_better(self) -> bool:
+        return self.metric is None or self.metric.higher_is_better
 
     def _spread(self, count: int) -> list[Values]:
         """Return a Latin hypercube: the middles of as many equal parts of each range, each once."""
-        rng = np.random.default_rng([self.seed, *b"tune-spread"])
+        rng = np.random.default_rng([self.base.seed, *b"tune-spread"])
         places = {key: (rng.permutation(count) + 0.5) / count for key in self.ranges}
         return [{key: of.at(places[key][i]) for key, of in self.ranges.items()} for i in range(count)]
 
-    def _between_old_and_new(self, trials: Sequence[Trial], wider: Ranges) -> list[Values]:
+    def _between_old_and_new(self) -> list[Values]:
         """Return the best values with those at an end moved into the middle of what is new there."""
-        best = self.best(trials)
+        best = self.best
         moved: dict[str, Any] = {}
-        for key, of in wider.items():
+        for key, of in self.wider.items():
             old = self.ranges[key]
             if isinstance(of, Between) and isinstance(old, Between) and of != old:
                 new = Between(*((of.low, old.low) if of.low < old.low else (old.high, of.high)), of.whole)
                 moved[key] = new.at(0.5)
         return [{**best.values, **moved}] if best and moved else []
 
-    def _suggest(self, trials: Sequence[Trial], ranges: Ranges, count: int) -> list[Values]:
+    def _suggest(self, count: int) -> list[Values]:
         """Return what the tree-structured Parzen estimator proposes (Bergstra et al. 2011)."""
         import optuna
 
+        ranges = self.wider
         found: list[Values] = []
-        study = optuna.create_study(direction="maximize" if self.higher_is_better else "minimize")
-        space = distributions(ranges)  # of all trials: narrower ones lie within
-        for trial in trials:
-            study.add_trial(frozen(trial._replace(taken_from=space), self.higher_is_better))
-        for number in range(len(trials), len(trials) + count):
-            drawn = int(np.random.default_rng([self.seed, *b"tune", number]).integers(2**32))
+        study = optuna.create_study(direction="maximize" if self._higher_is_better else "minimize")
+        worst = -math.inf if self._higher_is_better else math.inf
+        space = {key: of.distribution for key, of in ranges.items()}  # in which those of all trials lie
+        for trial in self.trials:
+            state = optuna.trial.TrialState.PRUNED if trial.pruned else optuna.trial.TrialState.COMPLETE
+            value = worst if math.isnan(trial.score) else trial.score
+            study.add_trial(
+                optuna.create_trial(
+                    params=dict(trial.values),
+                    distributions=space,
+                    state=state,
+                    value=None if trial.pruned else value,
+                    intermediate_values=dict(trial.curve),
+                )
+            )
+        for number in range(len(self.trials), len(self.trials) + count):
+            drawn = int(np.random.default_rng([self.base.seed, *b"tune", number]).integers(2**32))
             study.sampler = optuna.samplers.TPESampler(
                 n_startup_trials=1, constant_liar=True, multivariate=True, seed=drawn
             )
             asked = study.ask(space).params
-            found.append({key: rounded(ranges[key], value) for key, value in asked.items()})
+            found.append({key: ranges[key].rounded(value) for key, value in asked.items()})
         return found
-
-
-def frozen(trial: Trial, higher_is_better: bool) -> optuna.trial.FrozenTrial:
-    """Return a trial as Optuna stores it; one whose score is not a number is the worst."""
-    import optuna
-
-    state = optuna.trial.TrialState.PRUNED if trial.pruned else optuna.trial.TrialState.COMPLETE
-    worst = -math.inf if higher_is_better else math.inf
-    value = worst if math.isnan(trial.score) else trial.score
-    return optuna.create_trial(
-        params=dict(trial.values),
-        distributions=dict(trial.taken_from),
-        state=state,
-        value=None if trial.pruned else value,
-        intermediate_values=dict(trial.curve),
-    )
-
-
-def rounded(of: Between | Among, value: Any) -> Any:
-    """Return what is tried in place of a proposed value: one with few digits."""
-    return of.rounded(value) if isinstance(of, Between) else value
-
-
-def distributions(ranges: Ranges) -> dict[str, optuna.distributions.BaseDistribution]:
-    """Return ranges as Optuna has them."""
-    from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
-
-    found: dict[str, optuna.distributions.BaseDistribution] = {}
-    for key, of in ranges.items():
-        if isinstance(of, Among):
-            found[key] = CategoricalDistribution(of.values)
-        elif of.whole:
-            found[key] = IntDistribution(int(of.low), int(of.high), log=of.is_log)
-        else:
-            found[key] = FloatDistribution(of.low, of.high, log=of.is_log)
-    return found
 
 
 @dataclass(frozen=True)

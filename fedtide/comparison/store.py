@@ -69,6 +69,15 @@ class CellStore:
         except (OSError, ValueError):
             return None
 
+    def keep(self, settings: Settings, files: Mapping[str, bytes]) -> Run | str:
+        """Store the files of a finished cell, and read it; or return why that is not possible."""
+        try:
+            self.save(settings, files)
+        except OSError as error:
+            return f"cannot be stored: {error.strerror}"
+        changed = "its files cannot be read, or a file that its settings name has changed meanwhile"
+        return self.load(settings) or changed
+
     def save(self, settings: Settings, files: Mapping[str, bytes]) -> None:
         """Store the files of a finished cell, all of them or none; OSError: they cannot be written."""
         path = self.path(settings)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,22 +17,23 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from fedtide.comparison.ranges import lacking, parse_tune, ranges_of, with_values
-from fedtide.comparison.runner import Runner
-from fedtide.comparison.search import SearchPlan, require_optuna
+from fedtide.comparison.ranges import Values, lacking, parse_tune, ranges_of, with_values, written
+from fedtide.comparison.runner import Outcome, Runner, Work
+from fedtide.comparison.search import PRUNED, Search, Trial, require_optuna
 from fedtide.comparison.store import CellStore
-from fedtide.comparison.studies import Studies
-from fedtide.comparison.trials import Running, Search, named, validation
 from fedtide.config import Settings
 from fedtide.config.grid import TUNE_TRIALS, Cell
-from fedtide.engine.interrupts import Stopped
+from fedtide.engine.interrupts import Stopped, raising_stopped, whole
+from fedtide.engine.read_run import Run
 from fedtide.engine.run_folder import finite
 from fedtide.federation import Federation
 from fedtide.ground.errors import SettingsError
 from fedtide.ground.files import replacing
 from fedtide.ground.wording import count, say
+from fedtide.loggers.progress import progress_bar
 
-FOLDER = "tuning"  # of trials and storage, in the folder of the comparison
+FOLDER = "tuning"  # of the trials, in the folder of the comparison
+KEPT = {"config.toml", "metrics.jsonl", "summary.json", PRUNED}  # files of a trial
 FILE = "tuning.json"  # what was found
 MOST_TRIALS = 1000
 FIRST_SEED = 1_000_000  # of the search; the next one that the comparison does not ask for
@@ -73,20 +75,18 @@ def tuned(
     """Search the best values of each method, and return the cells with them; `folder` is the comparison's.
 
     `fresh` forgets an earlier search, and `runner` runs the trials. ValueError: the ranges do not fit the
-    methods, nothing can be held out for validation, or the storage is that of another comparison.
+    methods, or nothing can be held out for validation.
     """
     searches = searches_of(cells, tuning)
     _check_validation([search.base for search in searches])
     if fresh:
         shutil.rmtree(folder / FOLDER, ignore_errors=True)
     _say_plan(searches, tuning, console)
-    place = folder / FOLDER
-    running = Running(searches, CellStore(str(place)), Studies(place, folder.name), console, runner)
     try:
-        running.run()
+        _Trials(searches, CellStore(str(folder / FOLDER)), console).run(runner)
     except Stopped as stopped:
         return Tuned([], {}, stopped.number)
-    _write(folder, [search.as_json() for search in searches])
+    _write(folder, [_as_json(search) for search in searches])
     done: list[Cell] = []
     failed: dict[Settings, str] = {}
     for search in searches:
@@ -121,8 +121,67 @@ def searches_of(cells: Sequence[Cell], tuning: Tuning) -> list[Search]:
         if not own:
             name, missing = group[0].settings.strategy, ", ".join(tuning.ranges)
             raise SettingsError(f"tune: strategy {name} has no {missing}: there is nothing to search")
-        searches.append(Search(group, _base(group[0].settings, seed), SearchPlan(own, tuning.trials, seed)))
+        searches.append(Search(group, _base(group[0].settings, seed), own, tuning.trials))
     return searches
+
+
+class _Trials:
+    """Runs the trials of searches side by side: the next batch of each as soon as its last one is over.
+
+    The run folders of the trials are all that is kept: a search that was interrupted proposes the same again.
+    """
+
+    def __init__(self, searches: Sequence[Search], store: CellStore, console: Console) -> None:
+        self.searches, self.store, self.console = searches, store, console
+        self.queue: deque[Work] = deque()
+        self.search_of: dict[Settings, Search] = {}  # of what was queued
+        self.bar = progress_bar("trial ", console)
+        self._task = self.bar.add_task("", total=sum(search.total for search in searches))
+
+    def run(self, runner: Runner) -> None:
+        """Run all trials that are not stored yet; Stopped: by a signal."""
+        with self.bar, raising_stopped():
+            for search in self.searches:
+                self._continue(search)
+            runner.run(self.queue, self._note)
+
+    def _continue(self, search: Search) -> None:
+        """Go on to the first batch of which not all trials are stored, and queue what it lacks."""
+        while not search.waiting:
+            search.go_on()
+            if not search.batch:
+                return
+            for settings in search.waiting:
+                if (run := self.store.load(settings)) is not None:
+                    search.take(settings, run)
+            self.bar.update(self._task, advance=len(search.batch) - len(search.waiting))
+        for settings in search.waiting:
+            self.search_of[settings] = search
+            self.queue.append(Work(settings, self.store.place(settings), search.pruning))
+
+    def _note(self, settings: Settings, outcome: Outcome) -> None:
+        """Store the run of a trial, and go on when its batch is over."""
+        search = self.search_of[settings]
+        with whole():  # a finished trial is kept
+            if isinstance(outcome, str):
+                found: Run | str = outcome
+            else:
+                kept = {name: file for name, file in outcome.items() if name in KEPT}
+                found = self.store.keep(settings, kept)
+            if isinstance(found, str):
+                search.failed = found
+                say(self.bar.console, f"failed: search, {search.name}: {found}")
+                return
+            self._show(search, search.take(settings, found))
+            if not search.waiting:
+                self._continue(search)
+
+    def _show(self, search: Search, trial: Trial) -> None:
+        self.bar.update(self._task, advance=1)
+        if not self.console.is_terminal and search.metric:
+            given_up = f", given up after round {max(trial.curve)}" if trial.pruned else ""
+            score = f"{search.metric.title} {trial.score:.4f}{given_up}"
+            say(self.bar.console, f"trial  {search.name}, {_named(trial.values)}: {score}")
 
 
 def _base(settings: Settings, seed: int) -> Settings:
@@ -155,13 +214,13 @@ def _check_validation(bases: Sequence[Settings]) -> None:
 
 def _say_plan(searches: Sequence[Search], tuning: Tuning, console: Console) -> None:
     """Say what is searched, on which data, and for which methods some of it is not."""
-    base, trials = searches[0].base, count(searches[0].plan.begins[-1], "trial")
+    base, trials = searches[0].base, count(searches[0].total, "trial")
     each = f"{trials} each for {count(len(searches), 'combination')} of settings"
-    say(console, f"search: {each}, seed {base.seed}, judged on {validation(base)}")
+    say(console, f"search: {each}, seed {base.seed}, judged on {_validation(base)}")
     for search in searches:
-        if missing := [key for key in tuning.ranges if key not in search.plan.ranges]:
+        if missing := [key for key in tuning.ranges if key not in search.ranges]:
             say(console, f"{search.name}: has no {', '.join(missing)}, which is searched for others only")
-    logarithmic = {key: str(of) for search in searches for key, of in search.plan.ranges.items() if of.is_log}
+    logarithmic = {key: str(of) for search in searches for key, of in search.ranges.items() if of.is_log}
     if logarithmic:
         named_ranges = ", ".join(f"{key} {of}" for key, of in logarithmic.items())
         say(console, f"on a logarithmic scale: {named_ranges}")
@@ -169,13 +228,50 @@ def _say_plan(searches: Sequence[Search], tuning: Tuning, console: Console) -> N
 
 def _say_chosen(search: Search, console: Console) -> None:
     assert search.best is not None
-    line = f"chosen: {search.name}: {named(search.best.values)}"
+    line = f"chosen: {search.name}: {_named(search.best.values)}"
     for key, of in search.wider.items():
-        if of != search.plan.ranges[key]:
+        if of != search.ranges[key]:
             line += f"; {key} was widened to {of}"
-    for key, end in search.plan.ends(search.trials).items():
+    for key, end in search.ends.items():
         line += f"; {key} is at the {end} end of {search.wider[key]}, a better value may lie beyond"
     say(console, line)
+
+
+def _named(values: Values) -> str:
+    """Return values in words."""
+    return ", ".join(f"{key} {written(value)}" for key, value in values.items())
+
+
+def _validation(base: Settings) -> str:
+    """Return what the trials are judged on, which the result of the comparison is not."""
+    if base.evaluate_on == "test":
+        return "the test split of the data set"
+    return f"examples that all clients hold out of training ({base.holdout:.0%})"
+
+
+def _as_json(search: Search) -> dict[str, Any]:
+    """Return what was tried, what was chosen, and on what it was judged."""
+    ranges, wider = search.ranges, search.wider
+    return {
+        "varied": search.cells[0].others,
+        "seed": search.base.seed,
+        "validated_on": _validation(search.base),
+        "metric": search.metric and search.metric.key,
+        "ranges": {key: str(of) for key, of in ranges.items()},
+        "logarithmic": [key for key, of in ranges.items() if of.is_log],
+        "widened": {key: str(of) for key, of in wider.items() if of != ranges[key]},
+        "at_end": search.ends,
+        "chosen": dict(search.best.values) if search.best else {},
+        "trials": [
+            {
+                "values": dict(trial.values),
+                "score": trial.score,
+                "pruned": trial.pruned,
+                "rounds": max(trial.curve, default=0),
+            }
+            for trial in search.trials
+        ],
+    }
 
 
 def _write(folder: Path, searches: Sequence[Mapping[str, Any]]) -> None:
