@@ -8,7 +8,8 @@ from fedtide.ground.packages import check_not_hidden
 
 if TYPE_CHECKING:
     from fedtide.api.functions import compare, load, run
-    from fedtide.api.results import Comparison, Run
+    from fedtide.comparison.comparison import Comparison
+    from fedtide.engine.read_run import Run
     from fedtide.flower.strategy import MethodStrategy as strategy  # noqa: N813
     from fedtide.ground.errors import RunError, SettingsError
     from fedtide.tasks.arrays import Task
@@ -29,10 +30,14 @@ def __getattr__(name: str) -> Any:
         from fedtide.ground import errors
 
         return getattr(errors, name)
-    if name in ("Run", "Comparison"):
-        from fedtide.api import results
+    if name == "Run":
+        from fedtide.engine.read_run import Run
 
-        return getattr(results, name)
+        return Run
+    if name == "Comparison":
+        from fedtide.comparison.comparison import Comparison
+
+        return Comparison
     if name == "strategy":
         from fedtide.flower.strategy import MethodStrategy as strategy  # noqa: N813
 

@@ -284,7 +284,7 @@ def test_a_grid_of_strategies_and_traces() -> None:
             varied = {"strategy": strategy, "trace": trace}
             run = Run(Path(), {}, {"final": {"accuracy": accuracy}}, [{"round": 1}])
             runs.append(CellRun(Cell(Settings(**varied), varied), run))
-    subject = Subject(runs, [], "", [], is_comparison=True)
+    subject = Subject(runs)
     assert list(subject.panels) == ["trace always", "trace phones"]
     found = grid_of(rows_of(runs), subject.panels)
     assert found is not None

@@ -49,4 +49,4 @@ def test_the_metric_against_the_rate_by_method(tmp_path: Path) -> None:
 def test_a_search_that_nobody_can_have_written_is_left_out(content: str, tmp_path: Path) -> None:
     (tmp_path / "tuning.json").write_text(content)
     assert not read_searches(tmp_path, "")
-    assert tuning_figure([], {"": {"fedavg": "fedavg"}}, ACCURACY) is None
+    assert tuning_figure({}, {"": {"fedavg": "fedavg"}}, ACCURACY) is None

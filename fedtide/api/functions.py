@@ -5,23 +5,25 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fedtide.api.results import Comparison, Run, read, with_records
-from fedtide.api.running import PreparedRun, compare_and_report
+from fedtide.api.running import PreparedRun, cells_of, compare_and_report
 from fedtide.api.values import setting_values
+from fedtide.comparison.comparison import CELLS, Comparison
 from fedtide.comparison.reach import parse_targets
 from fedtide.comparison.results import CellRun
 from fedtide.comparison.tuning import Tuning
-from fedtide.config.grid import TUNE_TRIALS, cells
+from fedtide.config.grid import TUNE_TRIALS
 from fedtide.engine.checkpoints.resume import needs_trust, settings_of
 from fedtide.engine.interrupts import Stopped
+from fedtide.engine.read_run import Run, read_run
 from fedtide.engine.transports.base import EngineLost
 from fedtide.ground.display import display
 from fedtide.ground.errors import RunError, SettingsError
 from fedtide.ground.wording import new_console, say
-from fedtide.plan import Plan
+from fedtide.report.subject import read_subject
 
 
 def run(*, progress: bool = True, trust: bool = False, **settings: Any) -> Run:
@@ -60,9 +62,7 @@ def run(*, progress: bool = True, trust: bool = False, **settings: Any) -> Run:
         raise RunError(f"{summary['failed']}; resume with {call}")
     if prepared.signals:
         raise KeyboardInterrupt(f"resume with {call}")
-    found = read(folder)
-    assert isinstance(found, Run)
-    return found
+    return read_run(folder.absolute(), records=True)
 
 
 def compare(
@@ -116,9 +116,7 @@ def compare(
         values = setting_values(settings, unknown)
         if tables is not None:
             values["cell"] = [setting_values(table, unknown) for table in tables]
-        combinations = cells(values, "compare")
-        for cell in combinations:
-            Plan.of(cell.settings)  # before anything runs
+        combinations = cells_of(values, "compare")
         wanted = setting_values({"reach": reach})["reach"]
         targets = parse_targets(wanted if isinstance(wanted, list) else [wanted])
         tuning = Tuning.parse(tune, tune_trials) if tune else None
@@ -128,8 +126,8 @@ def compare(
     if done.failed:
         reasons = [f"{s.strategy} seed {s.seed}: {reason}" for s, reason in done.failed.items()]
         raise RunError(f"{len(reasons)} of {len(combinations)} runs failed: {'; '.join(reasons)}")
-    runs = [CellRun(cell, with_records(run)) for cell, run in done.finished]
-    return Comparison(runs, done.rows, done.folder.absolute(), done.rankings)
+    runs = [CellRun(cell, replace(run, path=run.path.absolute())) for cell, run in done.runs]
+    return replace(done, runs=runs, folder=done.folder.absolute())
 
 
 def load(folder: str | os.PathLike[str], *, trust: bool = False) -> Run | Comparison:
@@ -147,7 +145,12 @@ def load(folder: str | os.PathLike[str], *, trust: bool = False) -> Run | Compar
     SettingsError
         It is neither.
     """
-    return read(Path(folder), trust)
+    path = Path(folder).absolute()
+    if not os.path.exists(path / CELLS):
+        return read_run(path, trust, records=True)
+    subject = read_subject([path], trust)
+    runs = [CellRun(cell, run.with_records()) for cell, run in subject.runs]
+    return Comparison(runs, path, runs[0].cell.settings.strategy, subject.reach, subject.lacking)
 
 
 @contextmanager

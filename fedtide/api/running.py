@@ -5,17 +5,18 @@ PyTorch, which takes seconds to import, is imported once the settings are checke
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from rich.console import Console
 
-from fedtide.comparison.compare import Comparison, compare
+from fedtide.comparison.compare import compare
+from fedtide.comparison.comparison import Comparison
 from fedtide.comparison.tuning import Tuning
 from fedtide.config import Settings
-from fedtide.config.grid import Cell
+from fedtide.config.grid import Cell, cells
 from fedtide.config.target import Target
 from fedtide.engine.interrupts import deferring, finishing, stopping_on_interrupt
 from fedtide.engine.run_folder import RunFolder
@@ -74,6 +75,14 @@ class PreparedRun:
             with finishing(self.signals):
                 report_run(experiment, ended, self.folder.path, console)
         return ended.summary
+
+
+def cells_of(values: Mapping[str, Any], source: str) -> list[Cell]:
+    """Return the cells of a comparison, as `cells` does; ValueError: also if one of them cannot run."""
+    found = cells(values, source)
+    for cell in found:
+        Plan.of(cell.settings)
+    return found
 
 
 def compare_and_report(

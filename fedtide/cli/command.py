@@ -11,21 +11,21 @@ from typing import Any
 
 from rich.console import Console
 
-from fedtide.api.running import PreparedRun, compare_and_report
+from fedtide.api.running import PreparedRun, cells_of, compare_and_report
 from fedtide.cli.flags import Parser, read_values
 from fedtide.cli.fleet import rehearsal_values
 from fedtide.cli.listing import listing, listing_of
 from fedtide.comparison.compare import INTERRUPTED
 from fedtide.comparison.reach import parse_targets
 from fedtide.comparison.tuning import Tuning
-from fedtide.config.grid import TUNE_TRIALS, cells, is_comparison
+from fedtide.config.grid import TUNE_TRIALS, is_comparison
 from fedtide.engine.checkpoints.resume import flags, settings_of
 from fedtide.engine.interrupts import Stopped
 from fedtide.engine.transports.base import EngineLost
 from fedtide.ground.display import OutputLost, display
 from fedtide.ground.errors import SettingsError
 from fedtide.ground.wording import new_console, say
-from fedtide.plan import Plan, named_parts
+from fedtide.plan import named_parts
 
 
 def execute(parser: Parser, arguments: argparse.Namespace, imported: Callable[[], object]) -> int:
@@ -109,9 +109,7 @@ def _compare(values: dict[str, Any], arguments: argparse.Namespace, console: Con
     if arguments.show_trace is not None:
         raise SettingsError("show-trace: give one value per setting")
     reach = parse_targets(arguments.reach or ())
-    of_comparison = cells(values, arguments.config or "command line")
-    for cell in of_comparison:
-        Plan.of(cell.settings)  # before anything runs
+    cells = cells_of(values, arguments.config or "command line")
     trials = TUNE_TRIALS if arguments.tune_trials is None else arguments.tune_trials
     tuning = Tuning.parse(arguments.tune, trials) if arguments.tune else None
     from fedtide.cli.rehearsal import rehearse  # which --help and --list do without
@@ -119,7 +117,7 @@ def _compare(values: dict[str, Any], arguments: argparse.Namespace, console: Con
     run = compare_and_report if arguments.rehearse is None else rehearse
     with display():
         try:
-            done = run(of_comparison, console, reach, arguments.fresh, tuning)
+            done = run(cells, console, reach, arguments.fresh, tuning)
         except Stopped as stopped:
             console.print(INTERRUPTED, highlight=False)
             return 128 + stopped.number

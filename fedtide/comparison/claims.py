@@ -96,8 +96,8 @@ def sentence(ranking: Ranking) -> str:
             f"{count(ranking.num_settings, 'setting')}: too few to tell methods apart {by}; that takes "
             f"{ranking.least} (combinations of trace, task and so on, not seeds).{rest}"
         )
-    p = f"p = {ranking.p:.2g}" if ranking.p >= SMALLEST_P else f"p < {SMALLEST_P:g}"
-    tests = f"{ranking.test}, {p}"
+    p = _shown(ranking.p)
+    tests = f"{ranking.test}, p {p if p.startswith('<') else f'= {p}'}"
     if not (claims := _claims(ranking)):
         return f"{where} no method is told apart from another ({by}; {tests}).{rest}"
     if len(ranking.methods) > 2:
@@ -115,7 +115,7 @@ def ranks_table(rankings: Sequence[Ranking]) -> list[Columns]:
             if pair := against.get(method):
                 line["best wins"] = f"{pair.won:.0%}"
                 line["lead of the best"] = "" if math.isnan(pair.lead) else f"{pair.lead:.3g}"
-                line["p"] = f"{pair.p:.2g}" if pair.p >= SMALLEST_P else f"< {SMALLEST_P:g}"
+                line["p"] = _shown(pair.p)
             shown.append(line)
     return shown
 
@@ -171,10 +171,7 @@ def _measures(rows: Sequence[Row]) -> list[tuple[str, Callable[[Row], float]]]:
 
 
 def _final(row: Row) -> float:
-    finals = [*row.finals.values()]
-    if not all(map(math.isfinite, finals)):
-        return math.inf
-    return row.final.mean * (-1 if row.metric.higher_is_better else 1)
+    return row.badness if all(map(math.isfinite, row.finals.values())) else math.inf
 
 
 def _cost(target: Target, name: str) -> Callable[[Row], float]:
@@ -185,6 +182,10 @@ def _cost(target: Target, name: str) -> Callable[[Row], float]:
         return float(np.mean(costs))
 
     return value
+
+
+def _shown(p: float) -> str:
+    return f"{p:.2g}" if p >= SMALLEST_P else f"< {SMALLEST_P:g}"
 
 
 def _claims(ranking: Ranking) -> list[str]:

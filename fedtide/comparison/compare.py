@@ -10,16 +10,15 @@ import sys
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
 from fedtide.comparison import claims, tables
-from fedtide.comparison.ranking import Ranking
+from fedtide.comparison.comparison import CELLS, COMPARISON, Comparison
 from fedtide.comparison.reach import targets_of
-from fedtide.comparison.results import CellRun, Row, rows_of
+from fedtide.comparison.results import CellRun
 from fedtide.comparison.runner import Outcome, Runner, Work
 from fedtide.comparison.store import CellStore, identity, outdated
 from fedtide.comparison.tuning import Tuning, tuned
@@ -29,7 +28,7 @@ from fedtide.config.target import Target
 from fedtide.engine.interrupts import Stopped, deferring, raising_stopped, whole
 from fedtide.engine.observers import LoggedRun
 from fedtide.engine.read_run import Run
-from fedtide.engine.run_folder import finite, lock, program_version, slug
+from fedtide.engine.run_folder import lock, program_version, slug
 from fedtide.ground.display import lost_display
 from fedtide.ground.errors import SettingsError
 from fedtide.ground.files import replacing
@@ -38,31 +37,6 @@ from fedtide.loggers.progress import progress_bar
 from fedtide.loggers.registry import log_finished, logger_types
 
 INTERRUPTED = "interrupted; rerun the command to continue"
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """How a comparison ended."""
-
-    finished: Sequence[CellRun]
-    rows: Sequence[Row]
-    folder: Path  # of the tables
-    failed: Mapping[Settings, str]  # why cells failed
-    rankings: Sequence[Ranking] = ()
-    signal: int = 0  # number of the signal that ended it early
-
-    @property
-    def exit_code(self) -> int:
-        """0 if all cells are finished, 1 if some failed, 128 and the signal's number if one ended it."""
-        return 128 + self.signal if self.signal else int(bool(self.failed))
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the rows and what failed, for `--json`."""
-        failed = {f"{s.strategy} seed {s.seed}": reason for s, reason in self.failed.items()}
-        rows = [row.as_json() for row in self.rows]
-        shown: dict[str, Any] = finite({"rows": rows, "failed": failed, "folder": str(self.folder)})
-        shown |= {"claims": finite([claims.as_json(ranking) for ranking in self.rankings])}
-        return shown | {"interrupted": bool(self.signal)}
 
 
 def compare(
@@ -94,24 +68,22 @@ def compare(
                 if searched.signal:
                     console.print(INTERRUPTED, highlight=False)
                 if not cells:
-                    return Comparison([], [], folder, unsearched, signal=searched.signal)
+                    return Comparison([], folder, failed=unsearched, signal=searched.signal)
             progress = _Progress(cells, store, console, folder, fresh)
             number = progress.complete(runner)
         known = progress.finished
         finished = [CellRun(cell, known[cell.settings]) for cell in cells if cell.settings in known]
-        rows = rows_of(finished, first.strategy, reach)
         failed = {**unsearched, **progress.failed}
         every = [*cells, *(cell for cell in asked if cell.settings in unsearched)]
         lacking = [
-            claims.Lacking(cell.others, cell.settings in failed)
+            claims.Lacking(cell.varied, cell.settings in failed)
             for cell in every
             if cell.settings not in known
         ]
-        rankings = claims.rankings_of(rows, lacking)
-        comparison = Comparison(finished, rows, folder, failed, rankings, number)
+        comparison = Comparison(finished, folder, first.strategy, reach, lacking, failed, number)
         with deferring() as signals:
-            _write(comparison, every, store, reach)
-            _show(console, comparison, len(cells), progress.found, reach)
+            _write(comparison, every, store)
+            _show(console, comparison, len(cells), progress.found)
         return replace(comparison, signal=number or signals[0]) if signals else comparison
 
 
@@ -176,26 +148,15 @@ class _Progress:
 
     def note(self, settings: Settings, outcome: Outcome) -> None:
         """Store what became of a cell, show and log it."""
-        if isinstance(outcome, str):
-            self.failed[settings] = outcome
-        else:
-            with whole():  # a finished cell is kept
-                self._store(settings, outcome)
+        with whole():  # a finished cell is kept
+            found = outcome if isinstance(outcome, str) else self.store.keep(settings, outcome)
+            if isinstance(found, str):
+                self.failed[settings] = found
+            else:
+                self.finished[settings] = found
         self._show(settings)
         if settings in self.finished:
             self._log(settings)
-
-    def _store(self, settings: Settings, files: Mapping[str, bytes]) -> None:
-        try:
-            self.store.save(settings, files)
-        except OSError as error:
-            self.failed[settings] = f"cannot be stored: {error.strerror}"
-            return
-        if (found := self.store.load(settings)) is None:
-            reason = "its files cannot be read, or a file that its settings name has changed meanwhile"
-            self.failed[settings] = reason
-        else:
-            self.finished[settings] = found
 
     def _show(self, settings: Settings) -> None:
         self.bar.update(self._task, advance=1, description=self._best())
@@ -248,7 +209,7 @@ def _folder(cells: Sequence[Cell], tuning: Tuning | None) -> Path:
     return Path(settings.run_dir) / name
 
 
-def _write(comparison: Comparison, cells: Sequence[Cell], store: CellStore, reach: Sequence[Target]) -> None:
+def _write(comparison: Comparison, cells: Sequence[Cell], store: CellStore) -> None:
     """Write the tables, and where the cells lie."""
     folder, rows = comparison.folder, comparison.rows
     parts = [([tables.columns(row) for row in rows], tables.caption(rows))]
@@ -263,14 +224,14 @@ def _write(comparison: Comparison, cells: Sequence[Cell], store: CellStore, reac
         for cell in cells
     ]
     failed = {store.path(settings).name: reason for settings, reason in comparison.failed.items()}
-    about = {"command": sys.argv, "reach": [*map(str, reach)], "failed": failed}
+    about = {"command": sys.argv, "reach": [*map(str, comparison.reach)], "failed": failed}
     about |= {"display": lost} if (lost := lost_display()) else {}
     content = {
         "table.md": "\n".join(tables.markdown(*each) for each in parts),
         "table.tex": "\n".join(tables.latex(*each) for each in parts),
         "table.csv": tables.comma_separated(rows),
-        "cells.json": json.dumps(index, indent=2) + "\n",
-        "comparison.json": json.dumps(about, indent=2) + "\n",
+        CELLS: json.dumps(index, indent=2) + "\n",
+        COMPARISON: json.dumps(about, indent=2) + "\n",
     }
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -281,13 +242,13 @@ def _write(comparison: Comparison, cells: Sequence[Cell], store: CellStore, reac
         raise SettingsError(f"run-dir {folder.parent}: {error.strerror}") from None
 
 
-def _show(console: Console, comparison: Comparison, wanted: int, found: int, reach: Sequence[Target]) -> None:
+def _show(console: Console, comparison: Comparison, wanted: int, found: int) -> None:
     if rows := comparison.rows:
-        done = len(comparison.finished)
+        done = len(comparison.runs)
         title = f"{done} of {count(wanted, 'run')}" if done < wanted else count(done, "run")
         title += f", {found} of them finished before" if found else ""
         console.print(tables.terminal([tables.columns(row) for row in rows], title, console.width))
-    for target in reach:
+    for target in comparison.reach:
         if not target.name and target.value > 1 and all(row.metric.is_share for row in comparison.rows):
             console.print(f"reach is {target}, but no share is above 1: 80 % is 0.8", highlight=False)
     for sentence in claims.sentences(comparison.rankings):

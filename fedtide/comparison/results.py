@@ -29,6 +29,11 @@ class Estimate(NamedTuple):
     deviation: float  # standard deviation
     margin: float  # half the width of the 95 % confidence interval of the mean (Student)
 
+    @property
+    def interval(self) -> tuple[float, float]:
+        """The ends of the confidence interval."""
+        return self.mean - self.margin, self.mean + self.margin
+
 
 class CellRun(NamedTuple):
     """A cell of a comparison, and its run."""
@@ -77,6 +82,12 @@ class Row:
         """The final value of the metric."""
         return estimate([*self.finals.values()])
 
+    @property
+    def badness(self) -> float:
+        """The final value, negative if higher ones are better; infinite if there is none."""
+        mean = self.final.mean
+        return math.inf if math.isnan(mean) else -mean if self.metric.higher_is_better else mean
+
     @cached_property
     def last(self) -> Estimate:
         """The mean of the last ten evaluations after training began."""
@@ -85,13 +96,18 @@ class Row:
     @cached_property
     def cost(self) -> Cost:
         """The cost of the whole run, mean over seeds."""
-        costs = [run.history.cost(-1) for _, run in self.runs]
-        return Cost(*(statistics.mean(column) for column in zip(*costs, strict=True)))
+        return _mean([run.history.cost(-1) for _, run in self.runs])
 
     @cached_property
     def reached(self) -> dict[Target, list[Cost | None]]:
         """The cost until each target for each seed, None where it was never reached."""
         return {target: [cost_to_reach(run, target) for _, run in self.runs] for target in self.reach}
+
+    def cost_to(self, target: Target) -> Cost:
+        """Return the cost until a target, mean over the seeds that reached it; infinite if none did."""
+        reached = [cost for cost in self.reached[target] if cost is not None]
+        never = Cost(*(math.nan if math.isnan(whole) else math.inf for whole in self.cost))
+        return _mean(reached) if reached else never
 
     @property
     def worst(self) -> Estimate | None:
@@ -177,6 +193,10 @@ def cost_to_reach(run: Run, target: Target) -> Cost | None:
     reached = (row for row in run.history.evaluated(metric.key) if metric.reaches(values[row], target.value))
     row = next(reached, None)
     return None if row is None else run.history.cost(row)
+
+
+def _mean(costs: Sequence[Cost]) -> Cost:
+    return Cost(*(statistics.mean(column) for column in zip(*costs, strict=True)))
 
 
 def _last(run: Run) -> float:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any
@@ -16,7 +15,6 @@ from fedtide.comparison.ranges import written
 from fedtide.comparison.results import Estimate, Row
 from fedtide.config import Settings
 from fedtide.config.target import Target
-from fedtide.engine.history import Cost
 from fedtide.ground.tables import csv_text
 from fedtide.tasks import Metric
 
@@ -89,15 +87,21 @@ def costs(rows: Sequence[Row]) -> list[Columns]:
 
 def _costs(row: Row, target: Target) -> dict[str, str]:
     """Return how many seeds reached a target, and by heading what that took them."""
-    reached = [cost for cost in row.reached[target] if cost is not None]
-    shown = {"reached": f"{len(reached)} of {len(row.runs)}"}
-    for name, heading in REACHED.items():
-        if math.isnan(getattr(row.cost, name)):
-            shown[heading] = ""
-        else:
-            mean = _mean(reached, name) if reached else math.inf
-            shown[heading] = (f"{mean:,.0f}" if mean >= 100 else f"{mean:.3g}") if reached else NEVER
-    return shown
+    reached = sum(cost is not None for cost in row.reached[target])
+    costs = row.cost_to(target)._asdict()
+    return {
+        "reached": f"{reached} of {len(row.runs)}",
+        **{heading: _cost(costs[name]) for name, heading in REACHED.items()},
+    }
+
+
+def _cost(mean: float) -> str:
+    """Return a cost as text; nothing if it is unknown."""
+    if math.isnan(mean):
+        return ""
+    if math.isinf(mean):
+        return NEVER
+    return f"{mean:,.0f}" if mean >= 100 else f"{mean:.3g}"
 
 
 def goal_of(target: Target, metric: Metric) -> str:
@@ -178,10 +182,7 @@ def numbers(row: Row) -> dict[str, Any]:
     record |= row.cost._asdict()
     for target, costs in row.reached.items():
         record[f"reached_{target}"] = sum(cost is not None for cost in costs)
-        for name in REACHED:
-            never = math.nan if math.isnan(getattr(row.cost, name)) else math.inf
-            found = [cost for cost in costs if cost is not None]
-            record[f"{name}_to_{target}"] = _mean(found, name) if found else never
+        record |= {f"{name}_to_{target}": mean for name, mean in row.cost_to(target)._asdict().items()}
     if row.paper is not None:
         record["paper"] = row.paper
     return {
@@ -204,7 +205,7 @@ def mean_and_deviation(value: Estimate | None, number: Callable[[float], str]) -
 
 def _interval(value: Estimate, is_share: bool, number: Callable[[float], str]) -> str:
     """Show the interval of a mean; that of a share ends at 0 and 1."""
-    low, high = value.mean - value.margin, value.mean + value.margin
+    low, high = value.interval
     if is_share:
         low, high = max(low, 0.0), min(high, 1.0)
     return "" if math.isnan(value.margin) else f"{number(low)} to {number(high)}"
@@ -224,7 +225,7 @@ def _plus(value: float, number: Callable[[float], str]) -> str:
 
 def _ends(value: Estimate, number: Callable[[float], str]) -> str:
     """Show the interval of a difference."""
-    low, high = value.mean - value.margin, value.mean + value.margin
+    low, high = value.interval
     return "" if math.isnan(value.margin) else f"{_plus(low, number)} to {_plus(high, number)}"
 
 
@@ -235,11 +236,6 @@ def caption(rows: Sequence[Row]) -> str:
     keys = ", ".join(rows[0].tuned if rows else ())
     searched = f" Best values of {keys}, from a search with another seed and on other data." if keys else ""
     return f"{about}{paired}.{searched}"
-
-
-def _mean(costs: Sequence[Cost], name: str) -> float:
-    values: list[float] = [getattr(cost, name) for cost in costs]
-    return statistics.mean(values)
 
 
 def _tex(cells: Sequence[str]) -> str:

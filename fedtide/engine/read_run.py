@@ -6,22 +6,30 @@ import csv
 import logging
 import math
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from io import StringIO
 from itertools import count
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
+
+from numpy.typing import NDArray
 
 from fedtide.config import Settings
-from fedtide.config.settings import MAX_BYTES, MAX_COUNT, RECORDED, shown
+from fedtide.config.settings import MAX_BYTES, RECORDED
 from fedtide.engine.history import History
 from fedtide.engine.observers import Record
+from fedtide.engine.records import has_numbers, parse_record
+from fedtide.federation import Federation
 from fedtide.ground import dotted
 from fedtide.ground.errors import SettingsError
-from fedtide.ground.files import open_regular, parse_json, parse_toml, read_text
+from fedtide.ground.files import open_regular, parse_json, parse_toml, read_arrays, read_text
 from fedtide.tasks import ACCURACY, Metric
+
+if TYPE_CHECKING:
+    import pandas
+    from torch import nn
 
 MAX_LINE = 64 << 20  # bytes of a record or of a JSON file: a round of a million clients takes 26 MB
 SETTINGS = {f.name.replace("_", "-") for f in fields(Settings)} - set(RECORDED)
@@ -33,13 +41,29 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Run:
-    """A run folder: its `config.toml` and `summary.json`, and its rounds' records if these were read."""
+    """A run, finished or not, and its results.
+
+    Attributes
+    ----------
+    path : Path
+        Its folder, with `report.html` and all else that docs/run-folder.md describes.
+    config : dict
+        The content of `config.toml`.
+    summary : dict
+        The content of `summary.json`; empty if there is none, as after its process was killed.
+    records : list of dict
+        A record per round, starting with round 0; see docs/run-folder.md.
+    """
 
     path: Path
     config: Mapping[str, Any]
-    summary: dict[str, Any] = field(default_factory=dict)  # empty if there is none, as after a killed process
-    records: Sequence[Record] = ()  # starting with round 0
+    summary: dict[str, Any] = field(default_factory=dict)
+    records: Sequence[Record] = ()
     columns: History | None = field(default=None, compare=False)  # of the records, where these are not kept
+
+    def with_records(self) -> Run:
+        """Return the run with the records of its rounds, read from its folder if necessary."""
+        return self if self.records else replace(self, records=[*records_in(self.path, lenient=True)])
 
     @cached_property
     def history(self) -> History:
@@ -47,6 +71,13 @@ class Run:
         if self.columns is not None:
             return self.columns
         return History.of(self.records or records_in(self.path, lenient=True))
+
+    @property
+    def metrics(self) -> pandas.DataFrame:
+        """A row per round; values inside values have names such as `seconds.train`."""
+        import pandas
+
+        return pandas.json_normalize(list(self.records)).set_index("round")
 
     @cached_property
     def settings(self) -> Settings:
@@ -86,8 +117,16 @@ class Run:
 
     @property
     def final(self) -> float:
-        """The final value of the metric; NaN if there is none."""
-        value = self.summary.get("final", {}).get(self.metric.key)
+        """The final value of the task's metric; NaN if there is none."""
+        return self._final(self.metric.key)
+
+    @property
+    def accuracy(self) -> float:
+        """The final accuracy, from 0 to 1; NaN if there is none."""
+        return self._final("accuracy")
+
+    def _final(self, key: str) -> float:
+        value = self.summary.get("final", {}).get(key)
         return math.nan if value is None else float(value)
 
     @cached_property
@@ -111,7 +150,7 @@ class Run:
 
     @property
     def status(self) -> Literal["finished", "interrupted", "failed", "unfinished"]:
-        """How it ended; `unfinished` means that it is running or that its process was killed."""
+        """How it ended; `unfinished`: it is running, or its process was killed."""
         if not self.summary:
             return "unfinished"
         if "failed" in self.summary:
@@ -136,6 +175,49 @@ class Run:
             return f"was interrupted by {self.summary.get('signal', 'a signal')}"
         return "" if self.summary else "did not finish: there is no summary.json"
 
+    @property
+    def weights(self) -> list[NDArray[Any]]:
+        """The final weights: the model's trained parameters in order, then its floating-point buffers.
+
+        Frozen weights are not among them: see `model`. SettingsError: the run has not ended, or its
+        `weights.npz` cannot be read.
+        """
+        file = self.path / "weights.npz"
+        try:
+            return [*read_arrays(file).values()]
+        except FileNotFoundError:
+            raise SettingsError(f"{self.path} has no weights: the run is {self.status}") from None
+        except (OSError, ValueError) as error:
+            raise SettingsError(f"{file}: {error}") from None
+
+    def model(self) -> nn.Module:
+        """Return the model with the final weights; its data are loaded, which say how large it is.
+
+        SettingsError: the run has not ended, its files do not fit together, or its folder names a model or
+        other parts that are not of fedtide: then `load` it with ``trust=True``, if it is yours.
+        """
+        import torch
+
+        from clients.gradients.flat import exchanged
+
+        model = Federation.of(self.settings.for_clients()).model_builder()()
+        if (whole := self.path / "model.safetensors").exists():  # frozen weights are from elsewhere
+            from safetensors.torch import load_file
+
+            model.load_state_dict(load_file(whole))
+            return model.eval()
+        tensors, arrays = [*exchanged(model).values()], self.weights
+        if [tensor.shape for tensor in tensors] != [array.shape for array in arrays]:
+            raise SettingsError(f"{self.path}: weights.npz does not fit the model of config.toml")
+        with torch.no_grad():
+            for tensor, array in zip(tensors, arrays, strict=True):
+                tensor.copy_(torch.from_numpy(array))
+        return model.eval()
+
+    def __repr__(self) -> str:
+        value = "" if math.isnan(self.final) else f", {self.metric.title} {self.final:.4f}"
+        return f"<Run {self.settings.strategy} on {self.settings.task}: {self.status}{value}; {self.path}>"
+
 
 def read_run(path: Path, trust: bool = False, records: bool = False) -> Run:
     """Read a run folder; a summary that is not one is left out.
@@ -154,8 +236,8 @@ def read_run(path: Path, trust: bool = False, records: bool = False) -> Run:
         raise SettingsError(f"{file}: not TOML: {error}") from None
     if trust:
         dotted.trust(config)
-    found = [*records_in(path, lenient=True)] if records else ()
-    return Run(path, config, _summary(path / "summary.json"), found)
+    run = Run(path, config, _summary(path / "summary.json"))
+    return run.with_records() if records else run
 
 
 def find_runs(folder: Path) -> list[Run]:
@@ -210,7 +292,7 @@ def records_in(path: Path, lenient: bool = False) -> Iterator[Record]:
                 if len(line) > MAX_LINE:
                     raise SettingsError(f"{file}, line {number}: longer than {MAX_LINE >> 20} MiB")
                 try:
-                    record = _record(line)
+                    record = parse_record(line)
                 except ValueError as error:
                     wrong = f"{file}, line {number}: {error}"
                     if not lenient:
@@ -224,54 +306,6 @@ def records_in(path: Path, lenient: bool = False) -> Iterator[Record]:
             log.warning("%s: %s", file, error.strerror or error)
 
 
-def _record(line: bytes) -> Record:
-    """Return the record of a round; ValueError names its fault."""
-    record = parse_json(line.decode("utf-8", errors="replace"))
-    if not isinstance(record, dict):
-        raise ValueError("not a record of a round")
-    if not isinstance(number := record.get("round"), int) or not 0 <= number <= MAX_COUNT:
-        raise ValueError("not a record of a round: it has no round number")
-    for keys, kind, fits in _KINDS:
-        for key in keys:
-            if (value := record.get(key)) is not None and not fits(value):
-                raise ValueError(f"{key} of round {number} is {shown(value)[:60]}, not {kind}")
-    return record
-
-
-def is_number(value: Any) -> bool:
-    """Whether a value is a number, which True is not."""
-    return type(value) in (int, float)
-
-
-def _is_count(value: Any) -> bool:
-    return type(value) is int and 0 <= value < MAX_COUNT
-
-
-def _list_of(*fit: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    return lambda value: isinstance(value, list) and all(any(f(item) for f in fit) for item in value)
-
-
-def _is_numbers(value: Any) -> bool:
-    return isinstance(value, dict) and all(item is None or is_number(item) for item in value.values())
-
-
-def _are_numbers(value: Any, count: int) -> bool:
-    return isinstance(value, list) and len(value) == count and all(map(is_number, value))
-
-
-_KINDS: list[tuple[tuple[str, ...], str, Callable[[Any], bool]]] = [
-    (("active", "selected"), "a list of clients", _list_of(_is_count, lambda name: isinstance(name, str))),
-    (("steps",), "a list of numbers of steps", _list_of(_is_count, lambda steps: steps is None)),
-    (("bytes_up", "bytes_down", "loss", "learning_rate", "virtual_seconds"), "a number", is_number),
-    (("device_seconds", "begin", "idle"), "a number", is_number),
-    (("replied", "dropped"), "a list of tasks with moments", _list_of(lambda task: _are_numbers(task, 3))),
-    (("withdrawn",), "a list of tasks", _list_of(lambda task: _are_numbers(task, 2))),
-    (("failed",), "an object", lambda value: isinstance(value, dict)),
-    (("seconds",), "an object of numbers", _is_numbers),
-    (("events", "late"), "a list of objects", _list_of(lambda event: isinstance(event, dict))),
-]
-
-
 def _summary(file: Path) -> dict[str, Any]:
     """Return the content of a summary file; nothing, with a warning, if no run can have written it."""
     summary = read_json(file)
@@ -279,7 +313,7 @@ def _summary(file: Path) -> dict[str, Any]:
         return {}
     final = summary.get("final", {}) if isinstance(summary, dict) else None
     metric = summary.get("metric") if isinstance(summary, dict) else None
-    if not _is_numbers(final) or not (metric is None or _is_metric(metric)):
+    if not has_numbers(final) or not (metric is None or _is_metric(metric)):
         log.warning("%s is not the summary of a run; ignored", file)
         return {}
     return dict(summary)

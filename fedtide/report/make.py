@@ -5,6 +5,8 @@ An error in the report of a run or comparison that has just ended harms neither.
 
 from __future__ import annotations
 
+import shlex
+import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -14,14 +16,14 @@ from rich.console import Console
 
 from fedtide.comparison import claims, tables
 from fedtide.comparison.claims import Lacking
-from fedtide.comparison.compare import Comparison
+from fedtide.comparison.comparison import Comparison
 from fedtide.comparison.results import CellRun, Row, rows_of
 from fedtide.config import Settings
 from fedtide.engine.client_numbers import ClientNumbers
 from fedtide.engine.compute_numbers import keep_numbers_of, numbers_of_run
 from fedtide.engine.experiment import Experiment
 from fedtide.engine.history import History
-from fedtide.engine.read_run import Run, read_run, records_in
+from fedtide.engine.read_run import Run, read_run
 from fedtide.engine.run import Outcome
 from fedtide.ground.files import replacing
 from fedtide.ground.wording import count, say
@@ -36,8 +38,8 @@ from fedtide.report.participation_figure import participation_figure
 from fedtide.report.plots import MAX_RUNS, Figure, columns_table
 from fedtide.report.ranks import ranks_figure
 from fedtide.report.rounds import event_figure, phase_figure
-from fedtide.report.subject import Subject, read_subject, subject_of
-from fedtide.report.tuning import read_searches, tuning_figure
+from fedtide.report.subject import Subject, subject_of
+from fedtide.report.tuning import Search, read_searches, tuning_figure
 from traces import Trace
 
 FILE = "report.html"
@@ -60,9 +62,9 @@ def report_comparison(comparison: Comparison, settings: Settings, console: Conso
     """Write the page of a comparison that has a finished run, if the settings ask for a report."""
 
     def make() -> Path:
-        subject, known = read_subject([comparison.folder]), {run.path: run for _, run in comparison.finished}
-        runs = [found._replace(run=known.get(found.run.path, found.run)) for found in subject.runs]
-        return write_report(replace(subject, runs=runs), comparison.folder / FILE, compute=False)
+        found, folder = comparison, comparison.folder
+        subject = Subject(found.runs, shlex.join(sys.argv), found.reach, [folder], found.lacking)
+        return write_report(subject, folder / FILE, compute=False)
 
     if comparison.rows and settings.report:
         _try(console, make)
@@ -102,7 +104,7 @@ def page_of(subject: Subject, compute: bool = True, trace: Trace | None = None) 
     read: dict[Path, Run] = {}
     for label, group in subject.groups.items():
         for i, (_, run) in enumerate(group):  # the records of one run at a time are in memory
-            records = run.records or [*records_in(run.path, lenient=True)]
+            records = run.with_records().records
             if i == 0 and len(participations) < MAX_RUNS:
                 own = trace or try_trace(run.settings)
                 took_part = of_run(records, run.settings, own, run.client_names)
@@ -148,7 +150,9 @@ def _figures(
     runs = {label: [run for _, run in group] for label, group in subject.groups.items()}
     firsts = {label: of[0] for label, of in runs.items()}
     papers = {label: group[0].cell.paper for label, group in subject.groups.items()}
-    searches = [one for folder in subject.folders for one in read_searches(folder, next(iter(runs)))]
+    searches: dict[str, Search] = {}
+    for folder in subject.folders:
+        searches |= read_searches(folder, next(iter(runs)))
     several = len({cell.settings.seed for cell, _ in subject.runs}) > 1
     seed = [f"Seed {subject.runs[0].cell.settings.seed} only."] if several else []
     some = [f"Only the first {MAX_RUNS} of {len(runs)} combinations of settings."]

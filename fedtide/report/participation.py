@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtide.comparison.curves import bins
 from fedtide.config import Settings
 from fedtide.engine.history import Numbers
 from fedtide.engine.observers import Record
@@ -113,7 +114,7 @@ class StateGrid:
     def picture(self, order: NDArray[np.intp] | None = None) -> Picture:
         """Return the states of the kept clients, in the order given, by default that of their numbers."""
         states = self.states if order is None else self.states[order]
-        rows, columns = plots.bins(len(states), ROWS)[0], plots.bins(len(self.rounds), COLUMNS)[0]
+        rows, columns = bins(len(states), ROWS)[0], bins(len(self.rounds), COLUMNS)[0]
         by_row = (np.add.reduceat(states == state, rows, 0, np.int64) for state in State)
         counts = np.stack([np.add.reduceat(sums, columns, 1) for sums in by_row], axis=-1)
         members = counts[..., State.OFFLINE :].sum(axis=-1)

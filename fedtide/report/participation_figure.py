@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtide.comparison.curves import bins
 from fedtide.engine.history import Numbers
 from fedtide.ground.wording import client_name, count
 from fedtide.report import plots
@@ -220,7 +221,7 @@ def _curves(participation: Participation, x: Numbers, at: str) -> list[Plot]:
     `at` is the place on the axis, as a template of Plotly.
     """
     data: list[Plot] = []
-    starts, counts = plots.bins(len(x), MAX_CURVE)
+    starts, counts = bins(len(x), MAX_CURVE)
     centres = np.add.reduceat(x, starts) / counts
     for group, name, colour, width, values in (
         ("online", "online", ONLINE, 4, participation.online),

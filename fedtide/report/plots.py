@@ -12,7 +12,6 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedtide.comparison.tables import headings
 from fedtide.engine.history import Numbers
@@ -222,12 +221,6 @@ def layout(**more: Any) -> Plot:
     """Return a layout; the page adds colours and the height."""
     margin = {"l": 84, "r": 20, "t": 12, "b": 62}
     return {"margin": margin, "showlegend": False, "hovermode": "closest", "dragmode": "zoom", **more}
-
-
-def bins(count: int, most: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Return the starts and lengths of at most `most` runs of neighbours that `count` values are put into."""
-    starts = np.arange(min(count, most), dtype=np.intp) * count // max(1, min(count, most))
-    return starts, np.diff([*starts, count])
 
 
 def thinned(count: int, most: int) -> list[int]:

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from fedtide.comparison.claims import Lacking
+from fedtide.comparison.comparison import CELLS, COMPARISON
+from fedtide.comparison.reach import parse_targets
 from fedtide.comparison.results import CellRun, label_of
 from fedtide.config.grid import Cell
 from fedtide.config.settings import EXECUTION_ONLY, shown
 from fedtide.config.target import Target
-from fedtide.engine.read_run import Run, command_of, is_number, read_json, read_run
+from fedtide.engine.read_run import Run, command_of, read_json, read_run
+from fedtide.engine.records import is_number
 from fedtide.ground.errors import SettingsError
 from fedtide.tasks import Metric
 
-COMPARISON, CELLS = "comparison.json", "cells.json"  # in the folder of a comparison, besides its tables
 UNIMPORTANT = EXECUTION_ONLY | {"cohort"}  # settings that do not make two runs different
 
 
@@ -27,12 +29,22 @@ class Subject:
     """The subject of a report: a run, or several that are compared."""
 
     runs: Sequence[CellRun]  # without their records
-    missing: Sequence[str]  # sentences about runs that a comparison lists but that do not exist
-    command: str  # that made it; empty if there are several
-    reach: Sequence[Target]  # to which the tables show the cost
-    is_comparison: bool
+    command: str = ""  # that made it; empty if there are several
+    reach: Sequence[Target] = ()  # to which the tables show the cost
     folders: Sequence[Path] = ()
     lacking: Sequence[Lacking] = ()  # the runs that a comparison lists and that are not finished
+
+    @property
+    def is_comparison(self) -> bool:
+        """Whether there are several runs, or one of a comparison."""
+        return len(self.runs) > 1 or bool(self.runs[0].cell.varied)
+
+    @property
+    def missing(self) -> list[str]:
+        """Sentences about the runs that are not finished."""
+        return [
+            f"{label_of(run.varied)}: {'failed' if run.failed else 'not finished'}" for run in self.lacking
+        ]
 
     @property
     def metric(self) -> Metric:
@@ -68,11 +80,7 @@ class Subject:
 
 def subject_of(run: Run) -> Subject:
     """Make a single run the subject of a report."""
-    return Subject([_cell_run(run)], [], command_of(run.config), (), is_comparison=False, folders=[run.path])
-
-
-def _cell_run(run: Run) -> CellRun:
-    return CellRun(Cell(run.settings, {}), run)
+    return Subject([CellRun(Cell(run.settings, {}), run)], command_of(run.config), folders=[run.path])
 
 
 def read_subject(folders: Sequence[Path], trust: bool = False) -> Subject:
@@ -80,40 +88,30 @@ def read_subject(folders: Sequence[Path], trust: bool = False) -> Subject:
 
     ValueError: a folder does not exist or has no run, or the folders have different tasks.
     """
-    runs: list[CellRun] = []
-    missing: list[str] = []
-    commands: list[str] = []
-    lacking: list[Lacking] = []
-    reach: Sequence[Target] = ()
-    tasks: dict[Path, str] = {}
-    for folder in folders:
-        if not os.path.isdir(folder):
-            raise SettingsError(f"folder {folder} does not exist")
-        if (folder / CELLS).exists():
-            own, lost, about = _read_comparison(folder, trust)
-            commands.append(command_of(about))
-            lacking += lost
-            missing += [
-                f"{label_of(run.varied)}: {'failed' if run.failed else 'not finished'}" for run in lost
-            ]
-            reach = _targets(about.get("reach")) or reach
-        else:
-            run = read_run(folder, trust)
-            own = [_cell_run(run)]
-            commands.append(command_of(run.config))
-        if not own:
-            raise SettingsError(f"{folder}: no run of this comparison is finished")
-        tasks[folder] = ", ".join(sorted({cell.settings.task for cell, _ in own}))
-        runs += own
-    if len({*tasks.values()}) > 1:
-        named = ", ".join(f"{task} ({folder})" for folder, task in tasks.items())
+    parts = [_read(folder, trust) for folder in folders]
+    tasks = [", ".join(sorted({cell.settings.task for cell, _ in part.runs})) for part in parts]
+    if len({*tasks}) > 1:
+        named = ", ".join(f"{task} ({folder})" for task, folder in zip(tasks, folders, strict=True))
         raise SettingsError(f"these runs have different tasks and cannot be compared: {named}")
-    runs = [*{found.run.path.resolve(): found for found in runs}.values()]
-    single = len(folders) == 1
-    if not (single and runs[0].cell.varied):
+    runs = [*{found.run.path.resolve(): found for part in parts for found in part.runs}.values()]
+    if len(parts) > 1 or not runs[0].cell.varied:
         runs = _with_differences(runs)
-    is_comparison = len(runs) > 1 or bool(runs[0].cell.varied)
-    return Subject(runs, missing, commands[0] if single else "", reach, is_comparison, folders, lacking)
+    return Subject(
+        runs,
+        parts[0].command if len(parts) == 1 else "",
+        next((part.reach for part in reversed(parts) if part.reach), ()),
+        folders,
+        [run for part in parts for run in part.lacking],
+    )
+
+
+def _read(folder: Path, trust: bool) -> Subject:
+    if not os.path.isdir(folder):
+        raise SettingsError(f"folder {folder} does not exist")
+    part = _comparison(folder, trust) if (folder / CELLS).exists() else subject_of(read_run(folder, trust))
+    if not part.runs:
+        raise SettingsError(f"{folder}: no run of this comparison is finished")
+    return part
 
 
 def _with_differences(runs: Sequence[CellRun]) -> list[CellRun]:
@@ -136,12 +134,12 @@ def _targets(kept: Any) -> list[Target]:
     """Return the targets that a comparison has kept, of earlier versions a number; [] if they are none."""
     texts = kept if isinstance(kept, list) else [] if kept is None else [kept]
     try:
-        return [Target.parse(str(text), "reach", needs_name=False) for text in texts]
+        return parse_targets(texts)
     except ValueError:
         return []
 
 
-def _read_comparison(folder: Path, trust: bool) -> tuple[list[CellRun], list[Lacking], Mapping[str, Any]]:
+def _comparison(folder: Path, trust: bool) -> Subject:
     index, about = read_json(folder / CELLS), read_json(folder / COMPARISON)
     if not isinstance(index, list) or not all(isinstance(entry, dict) for entry in index):
         raise SettingsError(f"{folder / CELLS} is not a list of cells")
@@ -160,4 +158,4 @@ def _read_comparison(folder: Path, trust: bool) -> tuple[list[CellRun], list[Lac
             runs.append(CellRun(Cell(run.settings, varied, paper, entry.get("tuned", {})), run))
         except ValueError:  # also: settings of an unknown version
             lacking.append(Lacking(varied, isinstance(failed, dict) and name in failed))
-    return runs, lacking, about
+    return Subject(runs, command_of(about), _targets(about.get("reach")), [folder], lacking)

@@ -105,10 +105,8 @@ def grid_of(rows: Sequence[Row], panels: Mapping[str, Mapping[str, str]]) -> Tab
     columns = [{name: by_label.get(label) for name, label in panel.items()} for panel in panels.values()]
 
     def badness(strategy: str, several: Sequence[Mapping[str, Row | None]]) -> float:
-        """Return the mean over some columns, lower if better; infinite if the strategy lacks one."""
-        finals = [row.final.mean if (row := column.get(strategy)) else math.nan for column in several]
-        mean = sum(finals) / len(finals) * (-1 if metric.higher_is_better else 1)
-        return math.inf if math.isnan(mean) else mean
+        """Return the sum over some columns, lower if better; infinite if the strategy lacks one."""
+        return sum(row.badness if (row := column.get(strategy)) else math.inf for column in several)
 
     order = sorted({name: None for column in columns for name in column}, key=lambda s: badness(s, columns))
     finals = [[row.final if row else None for row in map(column.get, order)] for column in columns]

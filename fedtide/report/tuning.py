@@ -7,51 +7,37 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fedtide.comparison.results import label_of
-from fedtide.engine.read_run import is_number, read_json
+from fedtide.comparison.tuning import FILE
+from fedtide.engine.read_run import read_json
+from fedtide.engine.records import is_number
 from fedtide.ground.wording import count
 from fedtide.report import plots
 from fedtide.report.plots import Figure, Plot, Toggle
 from fedtide.tasks import Metric
 
-FILE = "tuning.json"  # in the folder of a comparison
 MAX_LISTED = 12
 KINDS = {"varied": dict, "trials": list, "chosen": dict, "logarithmic": list, "widened": dict, "at_end": dict}
-"""The types of an entry."""
 HOLLOW, FILLED, CHOSEN = "circle-open", "circle", "star"  # markers
 
 Trial = Mapping[str, Any]
+"""Its `values`, `score` (None: not a number), `rounds`, and whether it was `pruned`."""
+Search = Mapping[str, Any]
+"""The search for one combination of settings, as `tuning.json` has it: the keys and types of `KINDS`."""
 
 
-@dataclass(frozen=True)
-class Searched:
-    """The search for one method, or another combination of settings, as `tuning.json` has it."""
-
-    label: str
-    trials: Sequence[Trial]  # `values`, `score` (None: not a number), `pruned` and `rounds`
-    chosen: Mapping[str, Any]
-    logarithmic: Sequence[str]  # keys
-    widened: Mapping[str, str]  # ranges, by key
-    at_end: Mapping[str, str]  # where the best value is, low or high, by key
-
-
-def read_searches(folder: Path, only: str) -> list[Searched]:
-    """Return the searches of a comparison; none if it has no such file, or a damaged one.
+def read_searches(folder: Path, only: str) -> dict[str, Search]:
+    """Return the searches of a comparison by label; none if it has no such file, or a damaged one.
 
     `only` is the label of a comparison in which nothing but the seed varies.
     """
     content = read_json(folder / FILE)
     entries = content.get("searches") if isinstance(content, dict) else None
-    found = entries if isinstance(entries, list) else []
-    return [
-        Searched(label_of(entry["varied"]) or only, *(entry[key] for key in KINDS if key != "varied"))
-        for entry in found
-        if _is_search(entry)
-    ]
+    found = filter(_is_search, entries if isinstance(entries, list) else [])
+    return {label_of(entry["varied"]) or only: entry for entry in found if entry["trials"]}
 
 
 def _is_search(entry: Any) -> bool:
@@ -72,17 +58,16 @@ def _is_trial(trial: Any) -> bool:
 
 
 def tuning_figure(
-    searches: Sequence[Searched], panels: Mapping[str, Mapping[str, str]], metric: Metric
+    searches: Mapping[str, Search], panels: Mapping[str, Mapping[str, str]], metric: Metric
 ) -> Figure | None:
     """Return the figure of some searches, by key and panel (`Subject.panels`); None without any."""
-    by_label = {search.label: search for search in searches if search.trials}
     names = list(dict.fromkeys(name for panel in panels.values() for name in panel))[: plots.MAX_LINES]
     drawn = {
-        key: {name: by_label[panel[name]] for name in names if panel.get(name) in by_label}
+        key: {name: searches[panel[name]] for name in names if panel.get(name) in searches}
         for key, panel in panels.items()
     }
     drawn = {key: panel for key, panel in drawn.items() if panel}
-    trials = [trial for search in by_label.values() for trial in search.trials]
+    trials = [trial for search in searches.values() for trial in search["trials"]]
     searched = {key: key.replace("-", " ") for trial in trials for key in trial["values"]}
     if not drawn or not searched:
         return None
@@ -99,19 +84,20 @@ def tuning_figure(
         legend=plots.legend(names, {name for panel in shown for name in panel}),
         table=plots.table_of(
             [*searched, f"{metric.title} %" if metric.is_share else metric.title, "rounds", ""],
-            {label: _rows(search, searched, metric) for label, search in by_label.items()},
+            {label: _rows(search, searched, metric) for label, search in searches.items()},
             "search for",
         ),
-        notes=_notes([*by_label.values()]),
+        notes=_notes(searches),
         height=420,
     )
 
 
-def _notes(searches: Sequence[Searched]) -> list[str]:
+def _notes(searches: Mapping[str, Search]) -> list[str]:
     shown = "Each point is a trial on validation data; stars are the values that were chosen"
     notes = [f"{shown}, hollow points are trials that were given up, at their last evaluation."]
-    widened = [f"{s.label}, {key} to {of}" for s in searches for key, of in s.widened.items()]
-    at_end = [f"{s.label}, {key} ({end})" for s in searches for key, end in s.at_end.items()]
+    found = searches.items()
+    widened = [f"{label}, {key} to {of}" for label, s in found for key, of in s["widened"].items()]
+    at_end = [f"{label}, {key} ({end})" for label, s in found for key, end in s["at_end"].items()]
     if widened:
         notes.append(f"Ranges that were widened: {plots.listed(widened, MAX_LISTED, '; ')}.")
     if at_end:
@@ -120,10 +106,10 @@ def _notes(searches: Sequence[Searched]) -> list[str]:
     return notes
 
 
-def _view(key: str, panel: Mapping[str, Searched], names: Sequence[str], metric: Metric) -> Plot:
+def _view(key: str, panel: Mapping[str, Search], names: Sequence[str], metric: Metric) -> Plot:
     """Return the trials of a panel over the values of one key; a line where nothing else was searched."""
     title, factor = plots.unit(metric)
-    tried = {name: [t for t in of.trials if key in t["values"]] for name, of in panel.items()}
+    tried = {name: [t for t in of["trials"] if key in t["values"]] for name, of in panel.items()}
     values = [trial["values"][key] for trials in tried.values() for trial in trials]
     texts = list(dict.fromkeys(str(value) for value in values if not is_number(value)))
 
@@ -145,9 +131,9 @@ def _view(key: str, panel: Mapping[str, Searched], names: Sequence[str], metric:
         if all(len(trial["values"]) == 1 for trial in whole) and len(whole) > 1:
             data.append(drawn(whole, line=plots.line(i), mode="lines", **common))
         for symbol, some in (
-            (FILLED, [trial for trial in whole if trial["values"] != search.chosen]),
+            (FILLED, [trial for trial in whole if trial["values"] != search["chosen"]]),
             (HOLLOW, [trial for trial in known if trial.get("pruned")]),
-            (CHOSEN, [trial for trial in whole if trial["values"] == search.chosen][:1]),
+            (CHOSEN, [trial for trial in whole if trial["values"] == search["chosen"]][:1]),
         ):
             if some:
                 marker = {"color": plots.colour(i), "symbol": symbol, "size": 14 if symbol == CHOSEN else 8}
@@ -156,7 +142,7 @@ def _view(key: str, panel: Mapping[str, Searched], names: Sequence[str], metric:
     axis = plots.axis(key.replace("-", " "))
     if texts:
         axis |= {"tickvals": [*range(len(texts))], "ticktext": [plots.plain(text) for text in texts]}
-    elif any(key in search.logarithmic for search in panel.values()):
+    elif any(key in search["logarithmic"] for search in panel.values()):
         axis |= {"type": "log"}
     return {"data": data, "layout": plots.layout(xaxis=axis, yaxis=plots.axis(title))}
 
@@ -165,12 +151,12 @@ def _named(values: Mapping[str, Any]) -> str:
     return plots.plain(", ".join(f"{key} {value}" for key, value in values.items()))
 
 
-def _rows(search: Searched, keys: Iterable[str], metric: Metric) -> Iterator[list[str]]:
+def _rows(search: Search, keys: Iterable[str], metric: Metric) -> Iterator[list[str]]:
     """Yield the trials in the order in which they were made."""
-    for trial in search.trials:
+    for trial in search["trials"]:
         score = math.nan if trial["score"] is None else trial["score"]
         shown = plots.percent(score) if metric.is_share else (f"{score:.4g}" if score == score else "")
-        chosen = "chosen" if trial["values"] == search.chosen else ""
+        chosen = "chosen" if trial["values"] == search["chosen"] else ""
         ended = "given up" if trial.get("pruned") else chosen
         tried = [str(trial["values"].get(key, "")) for key in keys]
         yield [*tried, shown, str(trial.get("rounds", "")), ended]

@@ -1,23 +1,103 @@
-"""What a notebook shows of a comparison: its table, and a curve per row."""
+"""What a comparison returns: its runs, and in a notebook the table and a curve per row."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtide.comparison import tables
-from fedtide.comparison.results import Row, label_of
-from fedtide.report.curves import band_of
+from fedtide.comparison import claims, tables
+from fedtide.comparison.curves import band_of
+from fedtide.comparison.ranking import Ranking
+from fedtide.comparison.results import CellRun, Row, label_of, rows_of
+from fedtide.config import Settings
+from fedtide.config.target import Target
+from fedtide.engine.run_folder import finite
+
+if TYPE_CHECKING:
+    import pandas
+
+COMPARISON, CELLS = "comparison.json", "cells.json"  # in its folder, besides the tables
 
 COLORS = ("#1f77b4", "#d95f02", "#2ca02c", "#9467bd", "#8c564b", "#e377c2", "#7f7f7f", "#17becf")
 STYLE = "white-space:nowrap;border-collapse:separate;border-spacing:1em 0"  # of the table
 WIDTH, HEIGHT, LEFT, BOTTOM = 640, 300, 50, 30  # of the plot; of its margins
 
 
-def comparison_html(rows: Sequence[Row]) -> str:
+@dataclass(frozen=True)
+class Comparison:
+    """The runs of a comparison.
+
+    Attributes
+    ----------
+    runs
+        The finished runs, with the settings that the comparison varies.
+    folder
+        With the tables and `report.html`.
+    """
+
+    runs: Sequence[CellRun]
+    folder: Path
+    first: str = ""  # the strategy that the others are compared to
+    reach: Sequence[Target] = ()  # the targets to which costs are counted
+    lacking: Sequence[claims.Lacking] = ()  # the runs that are not finished
+    failed: Mapping[Settings, str] = field(default_factory=dict)  # why cells failed
+    signal: int = 0  # number of the signal that ended it early
+
+    @cached_property
+    def rows(self) -> list[Row]:
+        """The runs that differ in the seed only, and their numbers."""
+        return rows_of(self.runs, self.first, self.reach)
+
+    @cached_property
+    def rankings(self) -> list[Ranking]:
+        """How the methods rank over settings: by the final metric, and by the costs to each target."""
+        return claims.rankings_of(self.rows, self.lacking)
+
+    @property
+    def claims(self) -> list[str]:
+        """Which methods are told apart, in words."""
+        return claims.sentences(self.rankings)
+
+    @property
+    def frame(self) -> pandas.DataFrame:
+        """A row per combination of settings: mean, deviation and margin over seeds, costs."""
+        import pandas
+
+        return pandas.DataFrame([tables.numbers(row) for row in self.rows])
+
+    @property
+    def exit_code(self) -> int:
+        """0 if all cells are finished, 1 if some failed, 128 and the signal's number if one ended it."""
+        return 128 + self.signal if self.signal else int(bool(self.failed))
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the rows and what failed, for `--json`."""
+        shown: dict[str, Any] = finite(
+            {
+                "rows": [row.as_json() for row in self.rows],
+                "failed": {f"{s.strategy} seed {s.seed}": reason for s, reason in self.failed.items()},
+                "folder": str(self.folder),
+                "claims": [claims.as_json(ranking) for ranking in self.rankings],
+                "interrupted": bool(self.signal),
+            }
+        )
+        return shown
+
+    def __repr__(self) -> str:
+        return tables.markdown([tables.columns(row) for row in self.rows])
+
+    def _repr_html_(self) -> str:
+        return _html(self.rows)
+
+
+def _html(rows: Sequence[Row]) -> str:
     """Return the table and the plot as HTML that needs neither a script nor a network."""
     shown = [tables.columns(row) for row in rows]
     names = tables.headings(shown)

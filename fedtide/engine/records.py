@@ -1,0 +1,59 @@
+"""A line of `metrics.jsonl`: what the record of a round has to be, so that readers can rely on it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from fedtide.config.settings import MAX_COUNT, shown
+from fedtide.engine.observers import Record
+from fedtide.ground.files import parse_json
+
+
+def parse_record(line: bytes) -> Record:
+    """Return the record of a round; ValueError names its fault."""
+    record = parse_json(line.decode("utf-8", errors="replace"))
+    if not isinstance(record, dict):
+        raise ValueError("not a record of a round")
+    if not isinstance(number := record.get("round"), int) or not 0 <= number <= MAX_COUNT:
+        raise ValueError("not a record of a round: it has no round number")
+    for keys, kind, fits in _KINDS:
+        for key in keys:
+            if (value := record.get(key)) is not None and not fits(value):
+                raise ValueError(f"{key} of round {number} is {shown(value)[:60]}, not {kind}")
+    return record
+
+
+def is_number(value: Any) -> bool:
+    """Whether a value is a number, which True is not."""
+    return type(value) in (int, float)
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and 0 <= value < MAX_COUNT
+
+
+def _list_of(*fit: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, list) and all(any(f(item) for f in fit) for item in value)
+
+
+def has_numbers(value: Any) -> bool:
+    """Whether a value is an object of numbers, of which some may be missing."""
+    return isinstance(value, dict) and all(item is None or is_number(item) for item in value.values())
+
+
+def _are_numbers(value: Any, count: int) -> bool:
+    return isinstance(value, list) and len(value) == count and all(map(is_number, value))
+
+
+_KINDS: list[tuple[tuple[str, ...], str, Callable[[Any], bool]]] = [
+    (("active", "selected"), "a list of clients", _list_of(_is_count, lambda name: isinstance(name, str))),
+    (("steps",), "a list of numbers of steps", _list_of(_is_count, lambda steps: steps is None)),
+    (("bytes_up", "bytes_down", "loss", "learning_rate", "virtual_seconds"), "a number", is_number),
+    (("device_seconds", "begin", "idle"), "a number", is_number),
+    (("replied", "dropped"), "a list of tasks with moments", _list_of(lambda task: _are_numbers(task, 3))),
+    (("withdrawn",), "a list of tasks", _list_of(lambda task: _are_numbers(task, 2))),
+    (("failed",), "an object", lambda value: isinstance(value, dict)),
+    (("seconds",), "an object of numbers", has_numbers),
+    (("events", "late"), "a list of objects", _list_of(lambda event: isinstance(event, dict))),
+]
