@@ -10,8 +10,7 @@ import pytest
 from flwr.common.config import parse_config_args
 
 import sim
-from fedtide.cli.deployment import deployed_values, flower_command
-from fedtide.cli.fleet import describe_log, rehearsal_values
+from fedtide.cli.fleet import deployed_values, describe_log, flower_command, rehearsal_values
 from fedtide.cli.rehearsal import forecast
 from fedtide.config import Settings
 from fedtide.engine.client_numbers import ClientNumbers, keep_numbers

@@ -16,8 +16,7 @@ from fedtide.federation import Federation
 from fedtide.report.participation import State, StateGrid
 from fedtide.report.participation_figure import participation_figure
 from fedtide.report.trace import participation_of, print_lines
-from fedtide.report.trace_statistics import SpellLengths, observe
-from fedtide.report.trace_texts import describe
+from fedtide.report.trace_statistics import SpellLengths, describe, observe
 from traces import Combined, Membership, RoundAvailability, Trace
 
 OFF = -1.0

@@ -1,9 +1,13 @@
-"""What follows from a fleet's log: how many clients there are, and what a local step costs."""
+"""A fleet: what follows from its log, and the command that starts on its devices what was simulated."""
 
 from __future__ import annotations
 
+import json
 import math
+import shlex
 from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,6 +26,12 @@ from traces.recorded.log import DeviceLog
 METHODS = ["fedavg", "scheme-c", "mifa", "mimic"]  # unless others are named
 SEEDS = [0, 1, 2]
 MAX_CLIENTS = 2**20  # in a log that numbers them
+
+# Settings without effect under `flwr run`, and those that simulate who takes part.
+LEFT_OUT = {"engine", "num-workers", "client-gpus", "ray-address", "client-timeout", "cohort-size", "resume"}
+LEFT_OUT |= {"trace", "arrivals", "departures"}
+SUPERLINK = "lab"  # in docs/deploy.md; without a name, Flower simulates
+PATHS = {"data-dir", "run-dir"}
 
 
 def rehearsal_values(log: str, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -90,3 +100,32 @@ def _speeds(log: DeviceLog) -> str:
         return "the log has no speeds: a device that is online throughout a round just finishes its steps"
     typical = f"{np.median(speeds):.3g} per second (median of {count(len(speeds), 'device')})"
     return f"{typical}, from {speeds.min():.3g} to {speeds.max():.3g}"
+
+
+def deployed_values(settings: Settings, **changes: Any) -> dict[str, Any]:
+    """Return the settings for `flwr run` on devices that differ from their defaults, by kebab-case key.
+
+    No trace is among them, as one that is named is replayed: members are the devices that connect. Paths are
+    given in full, as Flower starts its processes in another folder. `changes` are settings that only devices
+    need, by field.
+    """
+    defaults, values = Settings().as_mapping(), replace(settings, **changes).as_mapping()
+    chosen = {key: value for key, value in values.items() if value != defaults[key] and key not in LEFT_OUT}
+    for key in PATHS & chosen.keys():
+        chosen[key] = str(Path(chosen[key]).resolve())
+    if "option" in chosen:  # the run configuration has no lists
+        chosen["option"] = ",".join(chosen["option"])
+    return chosen
+
+
+def flower_command(values: Mapping[str, Any]) -> str:
+    """Return the command line that starts a run with these settings."""
+    shown = " ".join(f"{key}={_quoted(value)}" for key, value in values.items())
+    return f"flwr run . {SUPERLINK} --stream --run-config {shlex.quote(shown)}"
+
+
+def _quoted(value: Any) -> str:
+    """Return a value in TOML; Flower finds the end of a text by its quotes and knows no escapes."""
+    if isinstance(value, str) and ('"' in value or "\\" in value):
+        return f"'{value}'"
+    return json.dumps(value, ensure_ascii=False)

@@ -17,9 +17,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from fedtide.api.running import compare_and_report
-from fedtide.cli.deployment import SUPERLINK, deployed_values, flower_command
-from fedtide.cli.fleet import deadline, describe_log
-from fedtide.comparison.compare import Comparison
+from fedtide.cli.fleet import SUPERLINK, deadline, deployed_values, describe_log, flower_command
+from fedtide.comparison.comparison import Comparison
 from fedtide.comparison.results import Estimate, Row
 from fedtide.comparison.tables import mean_and_deviation, number_of, signed
 from fedtide.comparison.tuning import Tuning
@@ -77,7 +76,7 @@ class Rehearsal:
     @property
     def heard(self) -> bool:
         """Whether a reply counted in any run."""
-        return any(not run.summary["no_reply_counted"] for _, run in self.comparison.finished)
+        return any(not run.summary["no_reply_counted"] for _, run in self.comparison.runs)
 
     @property
     def exit_code(self) -> int:
@@ -102,7 +101,7 @@ class Rehearsal:
         """Return all of it, for `--json`."""
         deployed = self.deployed
         parts = {
-            "task": self.comparison.finished[0].cell.settings.task if self.comparison.finished else None,
+            "task": self.comparison.runs[0].cell.settings.task if self.comparison.runs else None,
             "participation": self.participation,
             "comparison": self.comparison.as_json(),
             "ranking": [entry.as_json() for entry in self.ranking],
@@ -139,12 +138,7 @@ def rehearse(
 
 def ranked(rows: Sequence[Row]) -> list[Ranked]:
     """Rank the rows by the mean of the final metric over seeds; rows without one come last."""
-
-    def place(row: Row) -> float:
-        mean = row.final.mean
-        return math.inf if math.isnan(mean) else -mean if row.metric.higher_is_better else mean
-
-    order = sorted(rows, key=place)
+    order = sorted(rows, key=lambda row: row.badness)
     return [
         Ranked(
             row,

@@ -1,11 +1,11 @@
-"""Event time: the tasks of the clients, their times and outcomes; and rounds without any training."""
+"""Event time: the tasks of the clients, their times and outcomes; the statistics of a trace."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import IntEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +14,9 @@ from fedtide.config import Settings
 from fedtide.engine.event_clock import EventClock, told
 from fedtide.engine.history import Numbers
 from fedtide.engine.observers import Record
+from fedtide.ground.wording import count, duration
 from fedtide.report.participation import BY_REASON, State
+from fedtide.report.trace_statistics import MOST_NAMED, Line, never
 from strategies import FlatParameters, Layout, Roster
 from strategies.fedavg import FedAvg, FedAvgOptions
 from traces import Trace, finished_steps
@@ -180,3 +182,118 @@ def _method(settings: Settings, founders: NDArray[np.bool_]) -> FedAvg:
     )
     nothing = FlatParameters(np.zeros(1), Layout(((1,),), np.dtype(np.float64)))
     return FedAvg(nothing, Roster(np.ones(len(founders), np.int64), founders), options=options)
+
+
+@dataclass(frozen=True)
+class Spread:
+    """The distribution of a quantity; all are None if there is nothing to measure."""
+
+    mean: float | None
+    median: float | None
+    ninetieth: float | None  # percentile
+    largest: float | None
+
+
+@dataclass(frozen=True)
+class TimelineReport:
+    """The statistics of a trace in event time, for a selection that is uniform."""
+
+    num_clients: int
+    limit: int  # C, the most clients that are at work at a time
+    replies_per_round: int  # B
+    num_rounds: int  # that there were
+    virtual_seconds: float
+    online: list[float | None]  # share of the members when each round begins; None without members
+    replies: int
+    incomplete: int  # replies with a part of the steps
+    dropped: int
+    lost: int
+    withdrawn: int
+    at_work: int  # when the last round ends
+    idle: float  # see `EventTasks.idle_share`
+    lag: Spread
+    task_seconds: Spread  # of tasks that brought a reply
+    never_asked: int
+    never_asked_first: list[int]  # some of them
+
+    @property
+    def hours(self) -> float:
+        """The virtual hours."""
+        return self.virtual_seconds / 3600
+
+
+def statistics_of(settings: Settings, records: Sequence[Record], tasks: EventTasks) -> TimelineReport:
+    """Return the statistics of rounds that `play` returned, and of their tasks."""
+    n, planned = settings.num_clients, settings.local_steps
+    counts = np.bincount(tasks.outcomes, minlength=len(Outcome)).tolist()
+    never = np.setdiff1d(np.arange(n), tasks.clients)
+    return TimelineReport(
+        num_clients=n,
+        limit=tasks.limit,
+        replies_per_round=settings.round_ends,
+        num_rounds=len(records),
+        virtual_seconds=float(tasks.round_ends[-1]),
+        online=[r["online"] / r["members"] if r["members"] else None for r in records],
+        replies=counts[Outcome.REPLIED],
+        incomplete=sum(steps < planned for record in records for steps in record["steps"]),
+        dropped=counts[Outcome.DROPPED],
+        lost=counts[Outcome.LOST],
+        withdrawn=counts[Outcome.WITHDRAWN],
+        at_work=counts[Outcome.OPEN],
+        idle=tasks.idle_share,
+        lag=spread(tasks.lag[tasks.counted]),
+        task_seconds=spread(tasks.seconds[tasks.counted]),
+        never_asked=len(never),
+        never_asked_first=never[:MOST_NAMED].tolist(),
+    )
+
+
+def spread(values: Numbers) -> Spread:
+    """Return the distribution of some values."""
+    if not len(values):
+        return Spread(None, None, None, None)
+    median, ninetieth = np.percentile(values, (50, 90)).tolist()
+    return Spread(float(values.mean()), median, ninetieth, float(values.max()))
+
+
+def describe_timeline(report: TimelineReport, devices: Sequence[str] = ()) -> Iterator[Line]:
+    """Yield the lines of the summary, each a name and a text; `devices` are those of the clients."""
+    yield "virtual time", duration(report.virtual_seconds)
+    yield "rounds", f"{report.num_rounds:,}{_rate(report.num_rounds, report)}"
+    incomplete = f", {report.incomplete / report.replies:.1%} of them incomplete" if report.replies else ""
+    yield "replies", f"{report.replies:,}{_rate(report.replies, report)}{incomplete}"
+    numbers = {
+        "dropped": report.dropped,
+        "lost": report.lost,
+        "withdrawn": report.withdrawn,
+        "at work at the end": report.at_work,
+    }
+    yield (
+        "other tasks",
+        ", ".join(f"{number:,} {name}" for name, number in numbers.items() if number) or "none",
+    )
+    if report.lag.mean is not None:
+        yield "lag", f"changes of the weights per reply: {_distribution(report.lag, '{:.3g}'.format)}"
+        yield "seconds", f"of a task with a reply: {_distribution(report.task_seconds, duration)}"
+    yield (
+        "idle",
+        f"{report.idle:.1%} of the {count(report.limit, 'place')} when rounds begin, by their seconds",
+    )
+    shares = [share for share in report.online if share is not None]
+    if shares:
+        yield "online", f"{sum(shares) / len(shares):.1%} of the members when rounds begin"
+    yield "never asked", never(report.never_asked, report.never_asked_first, devices)
+
+
+def _rate(number: int, report: TimelineReport) -> str:
+    if not report.hours:
+        return ""
+    rate = number / report.hours
+    return f", {f'{rate:,.0f}' if rate >= 100 else f'{rate:.3g}'} per virtual hour"
+
+
+def _distribution(spread: Spread, shown: Any) -> str:
+    names = ("mean", "median", "90th percentile", "largest")
+    return ", ".join(
+        f"{name} {shown(value)}" for name, value in zip(names, asdict(spread).values(), strict=True)
+    )

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fedtide.comparison.curves import bins
 from fedtide.engine.history import MAX_EVENTS, History, Numbers
 from fedtide.engine.observers import Record
 from fedtide.engine.read_run import Run
@@ -30,42 +31,53 @@ class Event(NamedTuple):
     round: int
     seconds: float | None
     kind: str
-    client: int | None
+    client: str  # with its name; empty: it is about none
     details: str
-
-
-class Line(NamedTuple):
-    """A line of dots: by round, texts for the events of a kind, or numbers of clients for a failure."""
-
-    kind: str
-    events: Mapping[int, Sequence[str]]
-    failures: Mapping[int, int]
 
 
 class Eventful(NamedTuple):
     """A run with events or failures."""
 
-    run: Run
+    history: History
     events: Sequence[Event]  # the first of num_events
     num_events: int
+
+    @property
+    def lines(self) -> list[tuple[str, Dots]]:
+        """The kinds of events, then the reasons of failures, the rarest of many together."""
+        kinds: dict[str, dict[int, list[str]]] = {}
+        for event in self.events:
+            named = event.client and f"client {event.client}"
+            text = ", ".join(filter(None, (named, event.details)))
+            kinds.setdefault(event.kind, {}).setdefault(event.round, []).append(text)
+        reasons = [*self.history.failures.items()]
+        shown = len(reasons) if len(reasons) <= MAX_REASONS + 1 else MAX_REASONS
+        others: Counter[int] = Counter()
+        for _, by_round in reasons[shown:]:
+            others.update(by_round)
+        return [*kinds.items(), *reasons[:shown], *([("other reasons", others)] if others else [])]
+
+
+Dots = Mapping[int, Sequence[str]] | Mapping[int, int]
+"""What happened by round: texts of events, or how many clients failed."""
 
 
 def event_figure(runs: Mapping[str, Run], notes: Sequence[str] = ()) -> Figure | None:
     """Return the figure of those runs that have events or failures; None if none has."""
     found = ((name, _eventful(run)) for name, run in runs.items())
     shown, left_out = plots.merged(
-        ((name, own) for name, own in found if own.num_events or own.run.history.failures),
-        lambda a, b: (a.events, a.run.history.failures) == (b.events, b.run.history.failures),
+        ((name, own) for name, own in found if own.num_events or own.history.failures),
+        lambda a, b: (a.events, a.history.failures) == (b.events, b.history.failures),
     )
     if not shown:
         return None
-    clock = all(own.run.history.has_clock for own in shown.values())
-    lines = {str(i): _lines(own) for i, own in enumerate(shown.values())}
+    histories = [own.history for own in shown.values()]
+    lines = [own.lines for own in shown.values()]
+    clock = all(history.has_clock for history in histories)
     toggles = [
-        Toggle("Run with", dict(zip(lines, shown, strict=True))),
+        Toggle("Run with", {str(i): name for i, name in enumerate(shown)}),
         Toggle("Against", {"rounds": "Rounds"} | ({"time": "Virtual time"} if clock else {})),
     ]
-    histories = [own.run.history for own in shown.values()]
     notes = [*notes, "Failed and rejected replies are grouped by reason; larger dots stand for more replies."]
     notes += [
         f"{name}: only the first {MAX_EVENTS:,} of {own.num_events:,} events."
@@ -76,14 +88,14 @@ def event_figure(runs: Mapping[str, Run], notes: Sequence[str] = ()) -> Figure |
         "events",
         "Events and failures",
         "Dots along the rounds for arrivals, departures, decisions and failed replies, as in the table.",
-        plots.views(toggles, lambda i, x: _event_view(histories[int(i)], lines[i], x == "time")),
+        plots.views(toggles, lambda i, x: _event_view(histories[int(i)], lines[int(i)], x == "time")),
         toggles,
         table=plots.table_of(
             ["round", "hours", "event", "client", "details"],
             {name: _rows(own) for name, own in shown.items()},
         ),
         notes=[*notes, *left_out],
-        height=110 + 44 * max(map(len, lines.values())),
+        height=110 + 44 * max(map(len, lines)),
     )
 
 
@@ -91,58 +103,43 @@ def _eventful(run: Run) -> Eventful:
     history = run.history
     rounds = history.rounds.tolist()
     clock = [None if math.isnan(s) else s for s in history.column("virtual_seconds").tolist()]
-    events = [_event(rounds[row], clock[row], event) for row, event in history.events]
+    events = []
+    for row, event in history.events:
+        client = "" if event.get("client") is None else client_name(event["client"], run.client_names)
+        events.append(Event(rounds[row], clock[row], _kind(event), client, _details(event)))
     rate = history.column("learning_rate")
     restarts = np.flatnonzero(rate[1:] > rate[:-1] * (1 + 1e-9)) + 1
     for row in restarts.tolist():
         details = f"from {rate[row - 1]:.4g} to {rate[row]:.4g}"
-        events.append(Event(rounds[row], clock[row], "learning rate restarts", None, details))
+        events.append(Event(rounds[row], clock[row], "learning rate restarts", "", details))
     events.sort(key=lambda event: event.round)
-    return Eventful(run, events[:MAX_EVENTS], history.num_events + len(restarts))
+    return Eventful(history, events[:MAX_EVENTS], history.num_events + len(restarts))
 
 
-def _event(t: int, seconds: float | None, event: Record) -> Event:
-    """Name an event of a round by the decision; the other numbers are its details."""
+def _kind(event: Record) -> str:
+    """Name an event by the decision."""
     kind = str(event.get("event", "event")).replace("-", " ")
     if kind == "departure" and "objective" in event:
         kind = f"departure, objective {'kept' if event['objective'] == 'include' else 'dropped'}"
     if "boosted" in event:
         kind += ", boosted" if event["boosted"] else ", not boosted"
-    if event.get("received", True) is False:
-        kind += " without a reply"
-    details = [
+    return f"{kind} without a reply" if event.get("received", True) is False else kind
+
+
+def _details(event: Record) -> str:
+    return ", ".join(
         f"{key.replace('_', ' ')} {f'{value:.4g}' if isinstance(value, float) else value}"
         for key, value in event.items()
         if key not in ("event", "client", "boosted", "received")
-    ]
-    return Event(t, seconds, kind, event.get("client"), ", ".join(details))
+    )
 
 
-def _lines(own: Eventful) -> list[Line]:
-    """Return the kinds of events, then the reasons of failures, the rarest of many together."""
-    kinds: dict[str, dict[int, list[str]]] = {}
-    for event in own.events:
-        named = "" if event.client is None else f"client {client_name(event.client, own.run.client_names)}"
-        text = ", ".join(filter(None, (named, event.details)))
-        kinds.setdefault(event.kind, {}).setdefault(event.round, []).append(text)
-    reasons = [*own.run.history.failures.items()]
-    shown = len(reasons) if len(reasons) <= MAX_REASONS + 1 else MAX_REASONS
-    others: Counter[int] = Counter()
-    for _, by_round in reasons[shown:]:
-        others.update(by_round)
-    failures = [*reasons[:shown], *([("other reasons", others)] if others else [])]
-    return [
-        *(Line(kind, by_round, {}) for kind, by_round in kinds.items()),
-        *(Line(reason, {}, by_round) for reason, by_round in failures),
-    ]
-
-
-def _event_view(history: History, lines: Sequence[Line], in_time: bool) -> Plot:
+def _event_view(history: History, lines: Sequence[tuple[str, Dots]], in_time: bool) -> Plot:
     """Return a line of dots for each kind, the first on top."""
     last = int(history.rounds[-1])
     hours = dict(zip(history.rounds.tolist(), (history.clock / 3600).tolist(), strict=True))
-    data = [_dots(line, i, last, hours if in_time else None) for i, line in enumerate(lines)]
-    names = [_in_html("\n".join(textwrap.wrap(line.kind, 22)[:3])) for line in lines]
+    data = [_dots(*line, i, last, hours if in_time else None) for i, line in enumerate(lines)]
+    names = [_in_html("\n".join(textwrap.wrap(kind, 22)[:3])) for kind, _ in lines]
     end = hours.get(last, math.nan) if in_time else last
     title = "virtual time, hours" if in_time else "round"
     horizontal = plots.axis(title, range=[-0.02 * end, 1.02 * end])
@@ -151,19 +148,20 @@ def _event_view(history: History, lines: Sequence[Line], in_time: bool) -> Plot:
     return {"data": data, "layout": plots.layout(xaxis=horizontal, yaxis=vertical)}
 
 
-def _dots(line: Line, i: int, last: int, hours: Mapping[int, float] | None) -> Plot:
+def _dots(kind: str, dots: Dots, i: int, last: int, hours: Mapping[int, float] | None) -> Plot:
     width = -(-last // MAX_BINS)
     x, sizes, hover = [], [], []
-    for b in sorted({(t - 1) // width for t in (*line.events, *line.failures)}):
+    for b in sorted({(t - 1) // width for t in dots}):
         first, end = b * width + 1, min((b + 1) * width, last)
-        texts = [text for t in range(first, end + 1) for text in line.events.get(t, ())]
-        failed = sum(line.failures.get(t, 0) for t in range(first, end + 1))
+        found = [dots[t] for t in range(first, end + 1) if t in dots]
+        texts = [text for of in found if not isinstance(of, int) for text in of]
+        failed = sum(of for of in found if isinstance(of, int))
         middle = min(b * width + (width + 1) // 2, last)
         x.append(middle if hours is None else hours.get(middle, math.nan))
         sizes.append(min(26.0, round(9 + 2.5 * math.sqrt(len(texts) + failed - 1), 1)))
         where = f"round {middle}" if width == 1 else f"rounds {first} to {end}"
         hover.append(_in_html(f"{where}: {_listed(texts) if texts else count(failed, 'client')}"))
-    template = f"{plots.plain(line.kind)}<br>%{{text}}"
+    template = f"{plots.plain(kind)}<br>%{{text}}"
     marker = {"size": sizes, "color": plots.colour(i), "opacity": 0.75}
     return plots.trace(x, [i] * len(x), template, mode="markers", marker=marker, text=hover)
 
@@ -178,15 +176,14 @@ def _in_html(text: str) -> str:
 
 
 def _rows(own: Eventful) -> Iterator[list[str]]:
-    for reason, by_round in own.run.history.failures.items():
+    for reason, by_round in own.history.failures.items():
         first, *rest = by_round
         where = f"{first} to {rest[-1]}" if rest else str(first)
         number = f"{sum(by_round.values())} failed in {count(len(by_round), 'round')}"
         yield [where, "", reason, "", number]
     for event in own.events:
         hours = "" if event.seconds is None else f"{event.seconds / 3600:.2f}"
-        client = "" if event.client is None else client_name(event.client, own.run.client_names)
-        yield [str(event.round), hours, event.kind, client, event.details]
+        yield [str(event.round), hours, event.kind, event.client, event.details]
 
 
 def phase_figure(groups: Mapping[str, Sequence[History]]) -> Figure | None:
@@ -218,7 +215,7 @@ def phase_figure(groups: Mapping[str, Sequence[History]]) -> Figure | None:
 def _by_round(history: History, colours: Mapping[str, str]) -> tuple[Plot, list[str]]:
     later = history.rounds > 0 if (history.rounds > 0).any() else history.rounds >= 0
     rounds = history.rounds[later]
-    starts, counts = plots.bins(len(rounds), MAX_POINTS)
+    starts, counts = bins(len(rounds), MAX_POINTS)
     x = np.add.reduceat(rounds, starts) / counts
     data, total = [], np.zeros(len(x))
     for name, seconds in history.phases.items():

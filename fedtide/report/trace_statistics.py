@@ -1,17 +1,16 @@
-"""Statistics of a trace, before training: availability, spells, the bias of three schemes, event time."""
+"""Statistics of a trace, before training: availability, spells, the bias of three schemes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtide.config import Settings
 from fedtide.engine.history import Numbers
-from fedtide.engine.observers import Record
-from fedtide.report.event_time import EventTasks, Outcome
+from fedtide.ground.wording import client_name, count
+from fedtide.report import plots
 from fedtide.report.participation import State, States
 from strategies.schemes import scheme_a, scheme_b, scheme_c
 from traces import RoundAvailability, Trace, finished_steps
@@ -20,6 +19,9 @@ from traces.base import SECOND, availability_in
 SCHEMES = {"scheme-a": scheme_a, "scheme-b": scheme_b, "scheme-c": scheme_c}
 NAMED = 3  # clients listed at each end of a ranking
 MOST_NAMED = 10  # clients listed that never take part
+
+Line = tuple[str, str]
+"""A name and a text."""
 
 
 @dataclass(frozen=True)
@@ -229,73 +231,62 @@ def _bias(scheme: str, weight: Numbers, full: Numbers, ratios: Numbers) -> Bias:
     )
 
 
-@dataclass(frozen=True)
-class Spread:
-    """The distribution of a quantity; all are None if there is nothing to measure."""
+def describe(report: TraceReport, devices: Sequence[str] = (), began: float | None = None) -> Iterator[Line]:
+    """Yield the lines of the summary, each a name and a text.
 
-    mean: float | None
-    median: float | None
-    ninetieth: float | None  # percentile
-    largest: float | None
-
-
-@dataclass(frozen=True)
-class TimelineReport:
-    """The statistics of a trace in event time, for a selection that is uniform."""
-
-    num_clients: int
-    limit: int  # C, the most clients that are at work at a time
-    replies_per_round: int  # B
-    num_rounds: int  # that there were
-    virtual_seconds: float
-    online: list[float | None]  # share of the members when each round begins; None without members
-    replies: int
-    incomplete: int  # replies with a part of the steps
-    dropped: int
-    lost: int
-    withdrawn: int
-    at_work: int  # when the last round ends
-    idle: float  # see `EventTasks.idle_share`
-    lag: Spread
-    task_seconds: Spread  # of tasks that brought a reply
-    never_asked: int
-    never_asked_first: list[int]  # some of them
-
-    @property
-    def hours(self) -> float:
-        """The virtual hours."""
-        return self.virtual_seconds / 3600
+    `devices` are those of the clients, and `began` is when virtual time did, see `Participation`.
+    """
+    if (seconds := report.virtual_seconds) is not None:
+        period = "" if began is None else f", {plots.date(began)} to {plots.date(began + seconds)} UTC"
+        yield "virtual time", f"{seconds / 3600:.1f} hours{period}"
+    fractions = [(online, t) for t, online in enumerate(report.online, start=1) if online is not None]
+    if fractions:
+        mean = sum(online for online, _ in fractions) / len(fractions)
+        (low, first), (high, last) = min(fractions), max(fractions, key=lambda pair: (pair[0], -pair[1]))
+        ends = f"lowest {low:.1%} (round {first}), highest {high:.1%} (round {last})"
+        yield "online", f"{mean:.1%} of the members on average, {ends}"
+    yield "sessions", _spells(report.sessions)
+    yield "gaps", _spells(report.gaps)
+    partly = f"{report.incomplete:.1%} incomplete (with {report.finished:.1%} of E on average)"
+    yield "work", f"of those online, {report.complete:.1%} complete, {partly}, {report.dropped:.1%} dropped"
+    yield "longest absence", _longest(report.gaps, devices)
+    yield "never seen", never(report.never_seen, report.never_seen_first, devices)
+    holds = f"holds in these rounds for E >= {report.availability_period}"
+    fails = "does not hold in these rounds: some member is never online"
+    yield "Assumption 4", f"(FedLaAvg) {fails if report.availability_period is None else holds}"
+    yield "tau_max", f"(MimiC) without a reply for at most {_longest(report.unanswered, devices)}"
+    for bias in report.bias:
+        yield bias.scheme, _weights(bias, devices)
 
 
-def statistics_of(settings: Settings, records: Sequence[Record], tasks: EventTasks) -> TimelineReport:
-    """Return the statistics of rounds that `play` returned, and of their tasks."""
-    n, planned = settings.num_clients, settings.local_steps
-    counts = np.bincount(tasks.outcomes, minlength=len(Outcome)).tolist()
-    never = np.setdiff1d(np.arange(n), tasks.clients)
-    return TimelineReport(
-        num_clients=n,
-        limit=tasks.limit,
-        replies_per_round=settings.round_ends,
-        num_rounds=len(records),
-        virtual_seconds=float(tasks.round_ends[-1]),
-        online=[r["online"] / r["members"] if r["members"] else None for r in records],
-        replies=counts[Outcome.REPLIED],
-        incomplete=sum(steps < planned for record in records for steps in record["steps"]),
-        dropped=counts[Outcome.DROPPED],
-        lost=counts[Outcome.LOST],
-        withdrawn=counts[Outcome.WITHDRAWN],
-        at_work=counts[Outcome.OPEN],
-        idle=tasks.idle_share,
-        lag=spread(tasks.lag[tasks.counted]),
-        task_seconds=spread(tasks.seconds[tasks.counted]),
-        never_asked=len(never),
-        never_asked_first=never[:MOST_NAMED].tolist(),
+def _spells(spells: SpellLengths) -> str:
+    if not spells.count:
+        return "none"
+    lengths = f"mean {spells.mean:.1f} rounds, median {spells.median}, longest {spells.longest}"
+    return f"{count(spells.count, 'spell')}, {lengths}"
+
+
+def _longest(spells: SpellLengths, devices: Sequence[str]) -> str:
+    if not spells.count:
+        return "0 rounds"
+    return f"{count(spells.longest, 'round')} (client {client_name(spells.longest_of, devices)})"
+
+
+def _weights(bias: Bias, devices: Sequence[str]) -> str:
+    if bias.minimum is None:
+        return "no update ever counts"
+    favoured, neglected = (
+        ", ".join(f"{client_name(client, devices)}: {ratio:.2f}" for client, ratio in pairs)
+        for pairs in (bias.favoured, bias.neglected)
     )
+    excluded = f"; {count(bias.excluded, 'client')} excluded throughout" if bias.excluded else ""
+    spread = f"lowest {bias.minimum:.2f}, median {bias.median:.2f}, highest {bias.maximum:.2f}"
+    update = f"update {bias.scale:.1%} of full participation"
+    return f"{spread}; favours {favoured}; neglects {neglected}{excluded}; {update}"
 
 
-def spread(values: Numbers) -> Spread:
-    """Return the distribution of some values."""
-    if not len(values):
-        return Spread(None, None, None, None)
-    median, ninetieth = np.percentile(values, (50, 90)).tolist()
-    return Spread(float(values.mean()), median, ninetieth, float(values.max()))
+def never(number: int, first: Sequence[int], devices: Sequence[str]) -> str:
+    """Return in words the clients that never take part, the first of which are given."""
+    names = ", ".join(client_name(k, devices) for k in first)
+    more = ", ..." if number > len(first) else ""
+    return f"{count(number, 'client')}: {names}{more}" if names else "none"
