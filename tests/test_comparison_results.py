@@ -12,8 +12,15 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from fedtide.comparison.reach import parse_targets, targets_of
-from fedtide.comparison.results import CellRun, Row, cost_to_reach, estimate, rows_of
+from fedtide.comparison.results import (
+    CellRun,
+    Row,
+    cost_to_reach,
+    estimate,
+    parse_targets,
+    rows_of,
+    targets_of,
+)
 from fedtide.comparison.store import CellStore
 from fedtide.comparison.tables import columns, comma_separated, costs, latex, markdown, terminal
 from fedtide.config.grid import cells

@@ -20,10 +20,10 @@ from fedtide.engine.update_shares import update_shares
 from fedtide.plan import Plan
 from fedtide.report.__main__ import main
 from fedtide.report.curves import band_of, curves_figure, smoothed
+from fedtide.report.page import grid_of
 from fedtide.report.participation import COLUMNS, ROWS, State, StateGrid, of_run, states_of
 from fedtide.report.rounds import event_figure
 from fedtide.report.subject import Subject, read_subject
-from fedtide.report.summary import grid_of
 from traces import RoundAvailability
 
 SMALL = [

@@ -12,8 +12,7 @@ from typing import Any
 from fedtide.api.running import PreparedRun, cells_of, compare_and_report
 from fedtide.api.values import setting_values
 from fedtide.comparison.comparison import CELLS, Comparison
-from fedtide.comparison.reach import parse_targets
-from fedtide.comparison.results import CellRun
+from fedtide.comparison.results import CellRun, parse_targets
 from fedtide.comparison.tuning import Tuning
 from fedtide.config.grid import TUNE_TRIALS
 from fedtide.engine.checkpoints.resume import needs_trust, settings_of

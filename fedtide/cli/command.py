@@ -16,7 +16,7 @@ from fedtide.cli.flags import Parser, read_values
 from fedtide.cli.fleet import rehearsal_values
 from fedtide.cli.listing import listing, listing_of
 from fedtide.comparison.compare import INTERRUPTED
-from fedtide.comparison.reach import parse_targets
+from fedtide.comparison.results import parse_targets
 from fedtide.comparison.tuning import Tuning
 from fedtide.config.grid import TUNE_TRIALS, is_comparison
 from fedtide.engine.checkpoints.resume import flags, settings_of

@@ -17,8 +17,7 @@ from rich.console import Console
 
 from fedtide.comparison import claims, tables
 from fedtide.comparison.comparison import CELLS, COMPARISON, Comparison
-from fedtide.comparison.reach import targets_of
-from fedtide.comparison.results import CellRun
+from fedtide.comparison.results import CellRun, targets_of
 from fedtide.comparison.runner import Outcome, Runner, Work
 from fedtide.comparison.store import CellStore, identity, outdated
 from fedtide.comparison.tuning import Tuning, tuned

@@ -13,9 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtide.comparison import claims, tables
-from fedtide.comparison.curves import band_of
 from fedtide.comparison.ranking import Ranking
-from fedtide.comparison.results import CellRun, Row, label_of, rows_of
+from fedtide.comparison.results import CellRun, Row, band_of, label_of, rows_of
 from fedtide.config import Settings
 from fedtide.config.target import Target
 from fedtide.engine.run_folder import finite

@@ -1,11 +1,15 @@
-"""What a comparison found: means over seeds, intervals, differences to the first method, costs."""
+"""What a comparison found: means over seeds, intervals, differences to the first method, curves, costs.
+
+Costs are counted to the end, and to targets, which `targets_of` checks.
+"""
 
 from __future__ import annotations
 
 import math
 import statistics
+import warnings
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -13,10 +17,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedtide.config.grid import Cell
-from fedtide.config.target import Target
-from fedtide.engine.history import Cost
+from fedtide.config.target import LOSSES, Target
+from fedtide.engine.history import Cost, Numbers, bins
 from fedtide.engine.read_run import Run
-from fedtide.tasks import Metric
+from fedtide.federation import Federation
+from fedtide.ground.errors import SettingsError
+from fedtide.tasks import ACCURACY, Metric
 
 LAST = 10  # evaluations at the end whose mean is reported beside the final value
 CONFIDENCE = 0.95
@@ -203,3 +209,79 @@ def _last(run: Run) -> float:
     after = run.history.column(run.metric.key)[run.history.rounds > 0]
     evaluated = after[np.isfinite(after)].tolist()
     return statistics.mean(evaluated[-LAST:]) if evaluated else math.nan
+
+
+class Band(NamedTuple):
+    """A curve of runs that differ only in the seed: mean over seeds, lowest and highest, shape (P,) each."""
+
+    x: Mapping[str, Numbers]  # `rounds`, `uploads`, `megabytes` and `seconds` up to each point
+    mean: Numbers
+    low: Numbers
+    high: Numbers
+
+
+def band_of(runs: Sequence[Run], key: str, points: int) -> Band | None:
+    """Return the curve of a metric or a loss, in at most so many points; None if it was never evaluated.
+
+    It ends where the first of the runs has stopped: a mean over the others would be one of the slower runs.
+    """
+    columns = [_columns(run, key) for run in runs]
+    end = min((run.history.rounds[-1] for run in runs if run.stopped and len(run.history)), default=np.inf)
+    rounds = sorted({t for column in columns for t in column if t <= end})
+    if not rounds:
+        return None
+    missing = np.full(5, np.nan)
+    every = np.array([[column.get(t, missing) for t in rounds] for column in columns])  # seeds, rounds, 5
+    starts, counts = bins(len(rounds), points)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # without a clock, all seconds are NaN
+        means = np.nanmean(every, axis=0)
+        low, high = np.nanmin(every[..., 0], axis=0), np.nanmax(every[..., 0], axis=0)
+    mean, *x = (np.add.reduceat(means, starts) / counts[:, None]).T
+    by_axis = dict(zip(("rounds", "uploads", "megabytes", "seconds"), x, strict=True))
+    return Band(by_axis, mean, np.minimum.reduceat(low, starts), np.maximum.reduceat(high, starts))
+
+
+def _columns(run: Run, key: str) -> dict[int, Numbers]:
+    """Return the value and the four places of each evaluation, by round."""
+    history, rows = run.history, run.history.evaluated(key)
+    costs = history.costs
+    megabytes = costs["megabytes_up"] + costs["megabytes_down"]
+    columns = [history.column(key), history.rounds, costs["uploads"], megabytes, history.clock]
+    return dict(zip(history.rounds[rows].tolist(), np.stack(columns, axis=1)[rows], strict=True))
+
+
+def parse_targets(given: Iterable[float | str]) -> list[Target]:
+    """Read values of the metric, such as 0.8, and targets such as `loss=0.5`; ValueError: it is neither."""
+    targets = [Target.parse(str(text), "reach", needs_name=False) for text in given]
+    for target in targets:
+        if target.value < 0 and not target.name:
+            raise SettingsError(f"reach is {target}; it must be at least 0, or NAME=VALUE")
+    return list(dict.fromkeys(targets))
+
+
+def targets_of(cells: Sequence[Cell], reach: Sequence[Target]) -> list[Target]:
+    """Return the targets of a comparison: those given, else the one at which all of its cells stop.
+
+    ValueError: its runs do not evaluate one of them, or some stop before they can reach it.
+    """
+    stops = {cell.settings.stop_at for cell in cells}
+    reach = [*reach] or [Target.parse(stop, "stop-at") for stop in stops if len(stops) == 1 and stop]
+    for cell in cells:
+        for target in reach:
+            target.check(cell.settings, "reach")
+    for cell in {cell.settings.task: cell for cell in reversed(cells)}.values():
+        _check_targets(cell, reach, [Target.parse(stop, "stop-at") for stop in sorted(stops) if stop])
+    return reach
+
+
+def _check_targets(cell: Cell, reach: Sequence[Target], stops: Sequence[Target]) -> None:
+    """Check targets for a task, whose data are loaded if that needs its metric."""
+    named = {target.name for target in (*reach, *stops)} - {"", *LOSSES}
+    metric = Federation.of(cell.settings).data.criterion.metric if named else ACCURACY
+    measured = {target: target.measured(metric, "reach") for target in reach}
+    for stop in stops:
+        own = stop.measured(metric, "stop-at")
+        for target, its in measured.items():
+            if its.key == own.key and not its.reaches(stop.value, target.value):
+                raise SettingsError(f"reach {target}: runs end before, at stop-at {stop}; give one of them")

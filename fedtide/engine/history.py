@@ -129,6 +129,12 @@ class History:
         return Cost(**{name: column[row].item() for name, column in self.costs.items()})
 
 
+def bins(count: int, most: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Return the starts and lengths of at most `most` runs of neighbours that `count` values are put into."""
+    starts = np.arange(min(count, most), dtype=np.intp) * count // max(1, min(count, most))
+    return starts, np.diff([*starts, count])
+
+
 class _Column:
     """Numbers by row, put in order; NaN for the rows between."""
 

@@ -20,7 +20,7 @@ from fedtide.config import Settings
 from fedtide.config.settings import MAX_BYTES, RECORDED
 from fedtide.engine.history import History
 from fedtide.engine.observers import Record
-from fedtide.engine.records import has_numbers, parse_record
+from fedtide.engine.records import is_summary, parse_record
 from fedtide.federation import Federation
 from fedtide.ground import dotted
 from fedtide.ground.errors import SettingsError
@@ -309,16 +309,7 @@ def records_in(path: Path, lenient: bool = False) -> Iterator[Record]:
 def _summary(file: Path) -> dict[str, Any]:
     """Return the content of a summary file; nothing, with a warning, if no run can have written it."""
     summary = read_json(file)
-    if summary is None:
-        return {}
-    final = summary.get("final", {}) if isinstance(summary, dict) else None
-    metric = summary.get("metric") if isinstance(summary, dict) else None
-    if not has_numbers(final) or not (metric is None or _is_metric(metric)):
+    if summary is not None and not is_summary(summary):
         log.warning("%s is not the summary of a run; ignored", file)
         return {}
-    return dict(summary)
-
-
-def _is_metric(value: Any) -> bool:
-    kinds = {"name": str, "higher_is_better": bool, "is_share": bool}
-    return isinstance(value, dict) and {key: type(item) for key, item in value.items()} == kinds
+    return {} if summary is None else dict(summary)

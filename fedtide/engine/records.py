@@ -1,4 +1,4 @@
-"""A line of `metrics.jsonl`: what the record of a round has to be, so that readers can rely on it."""
+"""What the records and the summary of a run have to be, so that readers can rely on them."""
 
 from __future__ import annotations
 
@@ -37,8 +37,16 @@ def _list_of(*fit: Callable[[Any], bool]) -> Callable[[Any], bool]:
     return lambda value: isinstance(value, list) and all(any(f(item) for f in fit) for item in value)
 
 
-def has_numbers(value: Any) -> bool:
-    """Whether a value is an object of numbers, of which some may be missing."""
+def is_summary(value: Any) -> bool:
+    """Whether a value has the final numbers and the metric of a run, as far as it has any."""
+    if not isinstance(value, dict):
+        return False
+    metric, kinds = value.get("metric"), {"name": str, "higher_is_better": bool, "is_share": bool}
+    is_metric = isinstance(metric, dict) and {key: type(item) for key, item in metric.items()} == kinds
+    return _has_numbers(value.get("final", {})) and (metric is None or is_metric)
+
+
+def _has_numbers(value: Any) -> bool:
     return isinstance(value, dict) and all(item is None or is_number(item) for item in value.values())
 
 
@@ -54,6 +62,6 @@ _KINDS: list[tuple[tuple[str, ...], str, Callable[[Any], bool]]] = [
     (("replied", "dropped"), "a list of tasks with moments", _list_of(lambda task: _are_numbers(task, 3))),
     (("withdrawn",), "a list of tasks", _list_of(lambda task: _are_numbers(task, 2))),
     (("failed",), "an object", lambda value: isinstance(value, dict)),
-    (("seconds",), "an object of numbers", has_numbers),
+    (("seconds",), "an object of numbers", _has_numbers),
     (("events", "late"), "a list of objects", _list_of(lambda event: isinstance(event, dict))),
 ]

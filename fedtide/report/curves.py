@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedtide.comparison.curves import Band, band_of
+from fedtide.comparison.results import Band, band_of
 from fedtide.engine.history import Numbers
 from fedtide.engine.read_run import Run
 from fedtide.report import plots

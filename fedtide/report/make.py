@@ -27,12 +27,12 @@ from fedtide.engine.read_run import Run, read_run
 from fedtide.engine.run import Outcome
 from fedtide.ground.files import replacing
 from fedtide.ground.wording import count, say
-from fedtide.report import summary
+from fedtide.report import page
 from fedtide.report.bias import client_figure
 from fedtide.report.curves import curves_figure
 from fedtide.report.event_time import TimedRun, tasks_of
 from fedtide.report.event_time_figures import gantt_figure, lag_figure
-from fedtide.report.page import Page, render
+from fedtide.report.page import Page
 from fedtide.report.participation import Participation, of_run, try_trace
 from fedtide.report.participation_figure import participation_figure
 from fedtide.report.plots import MAX_RUNS, Figure, columns_table
@@ -85,7 +85,7 @@ def _try(console: Console, make: Callable[[], Path]) -> None:
 
 def write_report(subject: Subject, file: Path, compute: bool = True, trace: Trace | None = None) -> Path:
     """Write the page about some runs, and return its path; see `page_of`."""
-    text = render(page_of(subject, compute, trace))
+    text = page.render(page_of(subject, compute, trace))
     with replacing(file) as temporary:
         temporary.write_text(text, encoding="utf-8")
     return file
@@ -127,15 +127,15 @@ def page_of(subject: Subject, compute: bool = True, trace: Trace | None = None) 
     costs = columns_table(tables.costs(rows))
     has_bias = any(figure.name == "bias" for figure in figures)
     return Page(
-        title=summary.title(subject),
-        subtitle=summary.subtitle(subject),
-        warnings=summary.problems(subject),
-        facts=[] if subject.is_comparison else summary.facts(subject.runs[0].run),
-        results=summary.results(rows, subject, said) if rows else None,
+        title=page.title(subject),
+        subtitle=page.subtitle(subject),
+        warnings=page.problems(subject),
+        facts=[] if subject.is_comparison else page.facts(subject.runs[0].run),
+        results=page.results(rows, subject, said) if rows else None,
         text_tables=[("Costs to target", costs)] if subject.is_comparison and costs.rows else [],
         figures=figures,
         absent=[("Bias", " ".join(missing))] if missing and not has_bias else [],
-        settings=summary.settings_tables([run for _, run in subject.runs]),
+        settings=page.settings_tables([run for _, run in subject.runs]),
         command=subject.command,
     )
 

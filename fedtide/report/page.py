@@ -1,18 +1,28 @@
-"""The page of a report: one HTML file that works without any other."""
+"""The page of a report, one HTML file that works without any other: its contents, its texts and tables."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
+from fedtide.comparison import tables
+from fedtide.comparison.results import Row, label_of
+from fedtide.engine.read_run import Run
 from fedtide.engine.run_folder import finite
+from fedtide.ground.wording import count, duration
 from fedtide.report.participation import COLOURS, State
-from fedtide.report.plots import Figure, Table
+from fedtide.report.plots import Figure, Table, columns_table, values_table
+from fedtide.report.subject import Subject
 from fedtide.report.template import TEMPLATE
 
 STROKES = {"solid": "none", "dash": "6 3", "dot": "2 3", "dashdot": "7 3 2 3"}  # of the legend's lines
+MAX_WARNINGS = 10  # of each kind
+MAX_COLUMNS = 12  # of a grid
 
 
 @dataclass(frozen=True)
@@ -76,3 +86,111 @@ def embedded(value: Any) -> str:
     except ValueError:
         text = json.dumps(finite(value), separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def title(subject: Subject) -> str:
+    """Return the page's title."""
+    first = subject.runs[0].cell
+    if not subject.is_comparison:
+        return f"{first.settings.strategy} on {first.settings.task}"
+    varied = ", ".join(key.replace("-", " ") for key in first.varied if key != "seed") or "seed"
+    tasks = sorted({cell.settings.task for cell, _ in subject.runs})
+    return f"Comparison by {varied} on {', '.join(tasks)}"
+
+
+def subtitle(subject: Subject) -> str:
+    """Return how many clients, rounds, seeds and runs there are."""
+    runs = subject.runs
+    clients, rounds, seeds = (
+        sorted({getattr(cell.settings, key) for cell, _ in runs})
+        for key in ("num_clients", "num_rounds", "seed")
+    )
+    parts = [f"{' or '.join(f'{n:,}' for n in clients)} clients"]
+    up_to = "up to " if any(cell.settings.may_stop_early for cell, _ in runs) else ""
+    parts += [f"{up_to}{' or '.join(f'{n:,}' for n in rounds)} rounds"]
+    seed = f"seed {seeds[0]}" if len(seeds) == 1 else f"{len(seeds)} seeds"
+    if not subject.is_comparison:
+        return " · ".join([*parts, seed, runs[0].run.path.name])
+    combinations = f"{count(len(subject.groups), 'combination')} of settings"
+    return " · ".join([count(len(runs), "run"), combinations, seed, *parts])
+
+
+def problems(subject: Subject) -> list[str]:
+    """Return sentences about runs that did not finish."""
+    found = []
+    for run in (run for _, run in subject.runs if run.problem):
+        last = f"round {run.last_round}" if len(run.history) else "no round"
+        name = f"Run {run.path.name}" if subject.is_comparison else "This run"
+        found.append(f"{name} {run.problem}. Its records end with {last} of {run.settings.num_rounds}.")
+    return [*found[:MAX_WARNINGS], *subject.missing[:MAX_WARNINGS]]
+
+
+def facts(run: Run) -> list[tuple[str, str]]:
+    """Return the most important numbers of a run."""
+    last, history, metric = run.last_values, run.history, run.metric
+    unit, factor, digits = (", %", 100, 2) if metric.is_share else ("", 1, 4)
+    shown = {
+        f"{metric.title}{unit}": _number(last.get(metric.key), factor, digits),
+        "loss": _number(last.get("loss"), 1, 4),
+        "training loss": _number(last.get("train_loss"), 1, 4),
+        f"{metric.title} at clients{unit}": _number(last.get(f"client_{metric.key}"), factor, digits),
+        f"worst client{unit}": _number(last.get(f"worst_client_{metric.key}"), factor, digits),
+        "rounds": f"{run.last_round:,}",
+        "client updates": f"{history.uploads.sum():,}",
+        "seconds in rounds": _number(run.summary.get("seconds"), 1, 1),
+        "stopped by": run.stopped,
+        "virtual time": duration(float(np.nanmax(history.clock))) if history.has_clock else "",
+    }
+    return [(name, text) for name, text in shown.items() if text]
+
+
+def _number(value: Any, factor: float, digits: int) -> str:
+    known = isinstance(value, int | float) and math.isfinite(value)
+    return f"{factor * value:,.{digits}f}" if known else ""
+
+
+def results(rows: Sequence[Row], subject: Subject, claims: Sequence[str]) -> Results:
+    """Return the table of results, with the claims below it."""
+    columns = [tables.columns(row) for row in rows]
+    return Results(
+        columns_table(columns),
+        [("CSV", tables.comma_separated(rows)), ("Markdown", tables.markdown(columns))],
+        [tables.caption(rows), *claims] if subject.is_comparison else [],
+        grid_of(rows, subject.panels),
+    )
+
+
+def grid_of(rows: Sequence[Row], panels: Mapping[str, Mapping[str, str]]) -> Table | None:
+    """Return the final metric by strategy and panel, see `Subject.panels`; None if that is not a grid.
+
+    The best of each column is bold; strategies are in the order of their means over all columns.
+    """
+    if not 1 < len(panels) <= MAX_COLUMNS:
+        return None
+    by_label = {label_of(row.varied): row for row in rows}
+    metric = rows[0].metric
+    number, unit = tables.number_of(metric)
+    columns = [{name: by_label.get(label) for name, label in panel.items()} for panel in panels.values()]
+
+    def badness(strategy: str, several: Sequence[Mapping[str, Row | None]]) -> float:
+        """Return the sum over some columns, lower if better; infinite if the strategy lacks one."""
+        return sum(row.badness if (row := column.get(strategy)) else math.inf for column in several)
+
+    order = sorted({name: None for column in columns for name in column}, key=lambda s: badness(s, columns))
+    finals = [[row.final if row else None for row in map(column.get, order)] for column in columns]
+    cells = [[tables.mean_and_deviation(final, number) for final in column] for column in finals]
+    bold = frozenset(
+        (row, i)
+        for i, column in enumerate(columns, start=1)
+        for row, strategy in enumerate(order)
+        if badness(strategy, [column]) == min(badness(other, [column]) for other in order)
+    )
+    headings = [f"{metric.title}{unit}", *panels]
+    return Table(headings, [list(row) for row in zip(order, *cells, strict=True)], bold)
+
+
+def settings_tables(runs: Sequence[Run]) -> list[tuple[str, Table]]:
+    """Return tables of the settings and versions, with all values that occur."""
+    settings = values_table("setting", [{**run.settings.as_mapping(), **run.resolved} for run in runs])
+    versions = values_table("package", [run.versions for run in runs])
+    return [("Settings", settings), *([("Versions", versions)] if versions.rows else [])]

@@ -9,9 +9,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtide.comparison.curves import bins
 from fedtide.config import Settings
-from fedtide.engine.history import Numbers
+from fedtide.engine.history import Numbers, bins
 from fedtide.engine.observers import Record
 from fedtide.engine.transports.late import LATE
 from fedtide.federation import Federation

@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtide.comparison.curves import bins
-from fedtide.engine.history import Numbers
+from fedtide.engine.history import Numbers, bins
 from fedtide.ground.wording import client_name, count
 from fedtide.report import plots
 from fedtide.report.participation import Participation, Picture, State

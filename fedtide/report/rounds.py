@@ -10,8 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedtide.comparison.curves import bins
-from fedtide.engine.history import MAX_EVENTS, History, Numbers
+from fedtide.engine.history import MAX_EVENTS, History, Numbers, bins
 from fedtide.engine.observers import Record
 from fedtide.engine.read_run import Run
 from fedtide.ground.wording import client_name, count

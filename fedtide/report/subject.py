@@ -11,8 +11,7 @@ from typing import Any
 
 from fedtide.comparison.claims import Lacking
 from fedtide.comparison.comparison import CELLS, COMPARISON
-from fedtide.comparison.reach import parse_targets
-from fedtide.comparison.results import CellRun, label_of
+from fedtide.comparison.results import CellRun, label_of, parse_targets
 from fedtide.config.grid import Cell
 from fedtide.config.settings import EXECUTION_ONLY, shown
 from fedtide.config.target import Target
