@@ -56,7 +56,7 @@ def table_of(runs: Sequence[Run]) -> Table:
 
 
 def outcome(run: Run) -> str:
-    """Return how a run ended, in a few words."""
+    """Describe in a few words how a run ended."""
     rounds = run.summary.get("rounds")
     if run.status == "failed":
         return f"failed after round {rounds}"

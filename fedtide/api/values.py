@@ -59,7 +59,7 @@ def _is_importable(value: Any) -> bool:
 
 
 def _factory(kind: str, value: Any) -> Callable[..., Any]:
-    """Return what makes the part: the object if it is to be called, else a function that returns it.
+    """Return a function that makes the part: the object itself if it is one, else one that returns it.
 
     SettingsError: it is neither.
     """

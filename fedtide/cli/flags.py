@@ -134,7 +134,7 @@ def read_values(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _allowed(setting: Field[Any]) -> str:
-    """Return in words what a setting may be, where only some values are allowed; not of specs."""
+    """Describe the values that a setting allows, unless it is a spec or allows any."""
     key = setting.name.replace("_", "-")
     if key == "log":
         return " | ".join(LOGGERS)

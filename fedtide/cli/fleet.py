@@ -84,7 +84,7 @@ def describe_log(settings: Settings, covered: float) -> list[tuple[str, str]]:
 
 
 def _coverage(log: DeviceLog, round_seconds: float, num_rounds: int, covered: float) -> str:
-    """Say how much of the log the rounds cover, and which settings cover all of it."""
+    """Describe the part of the log that the rounds cover, and settings that cover all of it."""
     length = float(log.cycle.max()) / SECOND
     share = f"the rounds cover {covered / 3600:.1f} of {length / 3600:.1f} hours"
     if covered >= 0.9 * length:
@@ -94,7 +94,7 @@ def _coverage(log: DeviceLog, round_seconds: float, num_rounds: int, covered: fl
 
 
 def _speeds(log: DeviceLog) -> str:
-    """Say what a local step costs."""
+    """Describe the speeds of the devices."""
     speeds = speeds_by_device(log)
     if not len(speeds):
         return "the log has no speeds: a device that is online throughout a round just finishes its steps"

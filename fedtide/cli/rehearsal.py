@@ -119,7 +119,7 @@ def rehearse(
     fresh: bool,
     tuning: Tuning | None = None,
 ) -> Rehearsal:
-    """Show what participation looks like, run the methods, rank them, and say how to deploy the best.
+    """Describe the participation, run the methods, rank them, and print how to deploy the best one.
 
     The cells are of `rehearsal_values`; see `compare` for the other arguments and the errors.
     """
@@ -150,7 +150,7 @@ def ranked(rows: Sequence[Row]) -> list[Ranked]:
 
 
 def forecast(folders: Sequence[Path]) -> Forecast | None:
-    """Return how biased the runs in these folders were, which differ in the seed only; None: unknown."""
+    """Return the bias of runs that differ in the seed only, from their folders; None: unknown."""
     kept = [numbers for folder in folders if (numbers := read_numbers(folder)) and numbers.update_shares]
     if not kept:
         return None
@@ -202,7 +202,7 @@ def _show(done: Rehearsal, console: Console) -> None:
 
 
 def _deployment(done: Rehearsal) -> Iterator[tuple[str, str]]:
-    """Yield how to deploy the best on devices, each line a name and a text."""
+    """Yield the lines on deploying the best method to devices, each a name and a text."""
     yield "file", str(done.comparison.folder / FILE)
     if (deployed := done.deployed) is None:
         yield "note", "no reply ever counted: there is nothing to deploy"

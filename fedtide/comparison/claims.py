@@ -1,4 +1,4 @@
-"""What can be claimed from a comparison: rankings of its methods over its settings, and what they say.
+"""Claims of a comparison: rankings of its methods over its settings, and the sentences that sum them up.
 
 A *setting* is a combination of all that varies besides the methods and the seed: in most comparisons, a trace
 on a task. It is the unit of the tests, in which each method has one value, the mean over its seeds. Seeds are
@@ -81,13 +81,13 @@ def rankings_of(rows: Sequence[Row], lacking: Sequence[Lacking] = ()) -> list[Ra
 
 
 def sentences(rankings: Sequence[Ranking]) -> list[str]:
-    """Return what can be claimed, in words; of rankings with too few settings the first alone says so."""
+    """Put the claims of rankings into words; if all have too few settings, only the first one says so."""
     enough = [ranking for ranking in rankings if ranking.enough]
     return [sentence(ranking) for ranking in enough or rankings[:1]]
 
 
 def sentence(ranking: Ranking) -> str:
-    """Return what a ranking says, in words."""
+    """Put a ranking into words."""
     where, by = f"Over {count(ranking.num_settings, 'setting')}", f"by {ranking.measure}"
     out = f" {count(ranking.left_out, 'setting')} left out, where not all methods have run."
     rest = out if ranking.left_out else ""
@@ -154,7 +154,7 @@ def _place(varied: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _measures(rows: Sequence[Row]) -> list[tuple[str, Callable[[Row], float]]]:
-    """Return what is ranked: names, and values of rows of which lower ones are better."""
+    """Return the measures to rank by: a name, and a function from rows to values, lower is better."""
     found: list[tuple[str, Callable[[Row], float]]] = []
     if rows and not any(cell.settings.stop_at for row in rows for cell, _ in row.runs):
         titles = {row.metric.title for row in rows}
@@ -189,7 +189,7 @@ def _shown(p: float) -> str:
 
 
 def _claims(ranking: Ranking) -> list[str]:
-    """Return who is ahead of whom: first those who are not told apart from the best."""
+    """Say which methods are ahead of others, after those that are not told apart from the best."""
     ahead: dict[str, list[str]] = {method: [] for method in ranking.methods}
     for pair in ranking.pairs:
         if pair.told_apart:

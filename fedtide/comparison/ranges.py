@@ -1,4 +1,4 @@
-"""What `--tune` searches: a range or a list of values, for each setting or option of the method."""
+"""The search space of `--tune`: a range or a list of values for each setting or option of the method."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Between:
         return min(max(near, self.low), self.high)
 
     def end(self, value: float, tried: Sequence[float]) -> str:
-        """Return at which end a value is, "low" or "high", as no other that was tried lies beyond it."""
+        """Return "low" or "high" if no value that was tried lies beyond this one; else an empty text."""
         return "low" if value <= min(tried) else "high" if value >= max(tried) else ""
 
     def wider(self, end: str) -> Between:
@@ -101,11 +101,11 @@ class Among:
         return self.values[min(int(share * len(self.values)), len(self.values) - 1)]
 
     def rounded(self, value: Any) -> Any:
-        """Return one of the values as it is."""
+        """Return the value unchanged."""
         return value
 
     def end(self, value: Any, tried: Sequence[Any]) -> str:
-        """Return at which end of the list a value is, if these are numbers; see `Between.end`."""
+        """Return "low" or "high" for the smallest or largest of numbers; else an empty text."""
         if any(isinstance(v, str | bool) for v in self.values):
             return ""
         return "low" if value == min(self.values) else "high" if value == max(self.values) else ""
@@ -119,7 +119,7 @@ Ranges = Mapping[str, Between | Among]
 
 
 def parse_tune(texts: Sequence[str]) -> dict[str, str]:
-    """Return what `--tune` names by key, as text; ValueError: it is not KEY=RANGE, or cannot be searched."""
+    """Return the ranges of `--tune` as text by key; ValueError: not KEY=RANGE, or not a key to search."""
     given: dict[str, str] = {}
     for text in texts:
         key, equals, values = (part.strip() for part in text.partition("="))
@@ -136,7 +136,7 @@ def parse_tune(texts: Sequence[str]) -> dict[str, str]:
 
 
 def ranges_of(settings: Settings, given: Mapping[str, str]) -> dict[str, Between | Among]:
-    """Return what is searched for the method of these settings; options that it lacks are left out.
+    """Return the ranges to search for the method of these settings, without options that it lacks.
 
     ValueError: a value is not allowed, or a range is the wrong way round.
     """
@@ -153,7 +153,7 @@ def ranges_of(settings: Settings, given: Mapping[str, str]) -> dict[str, Between
 
 
 def lacking(settings: Settings, key: str) -> str:
-    """Return why an option cannot be searched for a method that lacks it."""
+    """Return the error message for an option that the method lacks."""
     try:
         Plan.of(replace(settings, option=(*settings.option, f"{key.removeprefix(OPTION)}=1")))
     except ValueError as error:

@@ -166,6 +166,6 @@ class Ranking:
 
 
 def _lead(own: Numbers, other: Numbers) -> Numbers:
-    """Return by how much the first are better; two infinite values are equal."""
+    """Return the lead of the first values over the others; two infinite values are equal."""
     with np.errstate(invalid="ignore"):
         return np.where(own == other, 0.0, other - own)

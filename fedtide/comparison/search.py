@@ -1,7 +1,7 @@
-"""The search for the best values of one method: what to try next, and what is given up early (Optuna).
+"""The search for the best values of one method with Optuna: proposals, and trials that are given up early.
 
-What is proposed follows from the seed, the number of the trial, and the trials of all batches before: it does
-not depend on how many of a batch run at a time, or on where a search was interrupted.
+A proposal follows from the seed, the number of the trial, and the trials of all earlier batches. It depends
+neither on how many trials run at a time nor on when a search was interrupted.
 """
 
 from __future__ import annotations
@@ -185,7 +185,7 @@ class Search:
         return [{**best.values, **moved}] if best and moved else []
 
     def _suggest(self, count: int) -> list[Values]:
-        """Return what the tree-structured Parzen estimator proposes (Bergstra et al. 2011)."""
+        """Return proposals of the tree-structured Parzen estimator (Bergstra et al. 2011)."""
         import optuna
 
         ranges = self.wider

@@ -41,7 +41,7 @@ class CellStore:
         return self.folder / f"{slug(names, 80)}-seed{settings.seed}-{identity(settings)}"
 
     def place(self, settings: Settings) -> Place:
-        """Return where a cell runs; what an earlier version of it left unfinished there is removed.
+        """Return the place of a cell, cleared of an unfinished run with other settings or parts.
 
         SettingsError: the folder of the cells cannot be made.
         """

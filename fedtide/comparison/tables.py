@@ -47,7 +47,7 @@ REACHED = {
 
 
 def columns(row: Row) -> Columns:
-    """Return what a reader of the table sees of a row; shares in percent."""
+    """Return the texts of a row, with shares in percent."""
     number, unit = number_of(row.metric)
     shown = _texts(row)
     shown |= {
@@ -76,7 +76,7 @@ def columns(row: Row) -> Columns:
 
 
 def costs(rows: Sequence[Row]) -> list[Columns]:
-    """Return what each row took until each target, mean over the seeds that reached it."""
+    """Return the costs of each row until each target, means over the seeds that reached it."""
     targets = list(dict.fromkeys(target for row in rows for target in row.reach))
     return [
         {"to": goal_of(target, row.metric), **_texts(row), **_costs(row, target)}
@@ -86,7 +86,7 @@ def costs(rows: Sequence[Row]) -> list[Columns]:
 
 
 def _costs(row: Row, target: Target) -> dict[str, str]:
-    """Return how many seeds reached a target, and by heading what that took them."""
+    """Return the number of seeds that reached a target and their mean costs, by heading."""
     reached = sum(cost is not None for cost in row.reached[target])
     costs = row.cost_to(target)._asdict()
     return {
@@ -137,7 +137,7 @@ def terminal(rows: Sequence[Columns], title: str, width: int) -> Table:
 
 
 def _width(rows: Sequence[Columns], names: Sequence[str]) -> int:
-    """Return how wide a table has to be so that no cell is broken, and no heading within a word."""
+    """Return the width at which no cell breaks, and no heading within a word."""
     columns = ([*name.split(), *(row.get(name, "") for row in rows)] for name in names)
     return sum(3 + max(map(len, column)) for column in columns)
 
@@ -191,12 +191,12 @@ def numbers(row: Row) -> dict[str, Any]:
 
 
 def number_of(metric: Metric) -> tuple[Callable[[float], str], str]:
-    """Return how values of a metric are shown, and what follows its name in a heading."""
+    """Return the format of a metric's values, and the unit after its name in a heading."""
     return (lambda value: f"{100 * value:.2f}", " %") if metric.is_share else ("{:.4g}".format, "")
 
 
 def mean_and_deviation(value: Estimate | None, number: Callable[[float], str]) -> str:
-    """Show a mean and its standard deviation, as far as there are any."""
+    """Return a mean and its standard deviation as text, without those that are unknown."""
     if value is None or math.isnan(value.mean):
         return ""
     spread = "" if math.isnan(value.deviation) else f" ± {number(value.deviation)}"
@@ -204,7 +204,7 @@ def mean_and_deviation(value: Estimate | None, number: Callable[[float], str]) -
 
 
 def _interval(value: Estimate, is_share: bool, number: Callable[[float], str]) -> str:
-    """Show the interval of a mean; that of a share ends at 0 and 1."""
+    """Return the interval of a mean as text; that of a share ends at 0 and 1."""
     low, high = value.interval
     if is_share:
         low, high = max(low, 0.0), min(high, 1.0)
@@ -212,7 +212,7 @@ def _interval(value: Estimate, is_share: bool, number: Callable[[float], str]) -
 
 
 def signed(value: Estimate | None, number: Callable[[float], str]) -> str:
-    """Show a difference and its interval, as far as there are any."""
+    """Return a difference and its interval as text, without those that are unknown."""
     if value is None:
         return ""
     ends = _ends(value, number)
@@ -224,13 +224,13 @@ def _plus(value: float, number: Callable[[float], str]) -> str:
 
 
 def _ends(value: Estimate, number: Callable[[float], str]) -> str:
-    """Show the interval of a difference."""
+    """Return the interval of a difference as text."""
     low, high = value.interval
     return "" if math.isnan(value.margin) else f"{_plus(low, number)} to {_plus(high, number)}"
 
 
 def caption(rows: Sequence[Row]) -> str:
-    """Say what the numbers of a table are."""
+    """Return the caption, which explains the numbers."""
     about = "Mean ± standard deviation over seeds; 95 % intervals (Student) of the mean"
     paired = f", and of the difference to {rows[0].first} with the same seed" if len(rows) > 1 else ""
     keys = ", ".join(rows[0].tuned if rows else ())

@@ -41,7 +41,7 @@ FIRST_SEED = 1_000_000  # of the search; the next one that the comparison does n
 
 @dataclass(frozen=True)
 class Tuning:
-    """What is searched before a comparison: ranges as text by key, and how many trials each method gets."""
+    """The search before a comparison: ranges as text by key, and the number of trials for each method."""
 
     ranges: Mapping[str, str]
     trials: int
@@ -53,7 +53,7 @@ class Tuning:
 
     @classmethod
     def parse(cls, texts: Sequence[str], trials: int = TUNE_TRIALS) -> Tuning:
-        """Return what the flags say; ValueError: they are invalid, or Optuna is not installed."""
+        """Read the flags; ValueError: they are invalid, or Optuna is not installed."""
         if not 2 <= trials <= MOST_TRIALS:
             raise SettingsError(f"tune-trials is {trials}; it must be from 2 to {MOST_TRIALS}")
         require_optuna()
@@ -185,7 +185,7 @@ class _Trials:
 
 
 def _base(settings: Settings, seed: int) -> Settings:
-    """Return the settings of trials, which are judged on what the result of the comparison does not see."""
+    """Return the settings of trials, which are judged on data that the results do not use."""
     return replace(
         settings,
         seed=seed,
@@ -213,7 +213,7 @@ def _check_validation(bases: Sequence[Settings]) -> None:
 
 
 def _say_plan(searches: Sequence[Search], tuning: Tuning, console: Console) -> None:
-    """Say what is searched, on which data, and for which methods some of it is not."""
+    """Print the number of trials, their data, and the keys that some methods lack."""
     base, trials = searches[0].base, count(searches[0].total, "trial")
     each = f"{trials} each for {count(len(searches), 'combination')} of settings"
     say(console, f"search: {each}, seed {base.seed}, judged on {_validation(base)}")
@@ -243,14 +243,14 @@ def _named(values: Values) -> str:
 
 
 def _validation(base: Settings) -> str:
-    """Return what the trials are judged on, which the result of the comparison is not."""
+    """Describe the data that trials are judged on, which the results of the comparison do not use."""
     if base.evaluate_on == "test":
         return "the test split of the data set"
     return f"examples that all clients hold out of training ({base.holdout:.0%})"
 
 
 def _as_json(search: Search) -> dict[str, Any]:
-    """Return what was tried, what was chosen, and on what it was judged."""
+    """Return the trials, the chosen values and the data they were judged on, for `tuning.json`."""
     ranges, wider = search.ranges, search.wider
     return {
         "varied": search.cells[0].others,
@@ -275,7 +275,7 @@ def _as_json(search: Search) -> dict[str, Any]:
 
 
 def _write(folder: Path, searches: Sequence[Mapping[str, Any]]) -> None:
-    """Write what was searched and found; ValueError: that is not possible."""
+    """Write `tuning.json`; ValueError: it cannot be written."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with replacing(folder / FILE) as temporary:

@@ -152,7 +152,7 @@ def final_table(
 
 
 def _tested(final: dict[str, Any]) -> str:
-    """Say what the accuracy was tested on."""
+    """Describe the examples that the accuracy was tested on."""
     examples = count(final.get("tested_examples", 0), "example")
     clients = final.get("tested_clients")
     return examples if clients is None else f"{examples} of {count(clients, 'client')}"

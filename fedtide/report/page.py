@@ -99,7 +99,7 @@ def title(subject: Subject) -> str:
 
 
 def subtitle(subject: Subject) -> str:
-    """Return how many clients, rounds, seeds and runs there are."""
+    """Return the numbers of clients, rounds, seeds and runs."""
     runs = subject.runs
     clients, rounds, seeds = (
         sorted({getattr(cell.settings, key) for cell, _ in runs})

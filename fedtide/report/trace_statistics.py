@@ -286,7 +286,7 @@ def _weights(bias: Bias, devices: Sequence[str]) -> str:
 
 
 def never(number: int, first: Sequence[int], devices: Sequence[str]) -> str:
-    """Return in words the clients that never take part, the first of which are given."""
+    """Describe the clients that never take part, of which the first are given."""
     names = ", ".join(client_name(k, devices) for k in first)
     more = ", ..." if number > len(first) else ""
     return f"{count(number, 'client')}: {names}{more}" if names else "none"
