@@ -62,11 +62,9 @@ class RoundClock:
         return None if self._clock is None else self
 
     def elapsed(self, t: int) -> float:
-        """See `Forecast`."""
         return (self._end(t) - self._end(t - 1)) / SECOND
 
     def leave(self, t: int, clients: NDArray[np.intp]) -> NDArray[np.float64]:
-        """See `Forecast`."""
         assert self._clock is not None
         begin = self._end(t - 1)
         return in_seconds(self._clock.leave(begin, clients)) - begin / SECOND
@@ -139,7 +137,6 @@ class TraceClientManager(ClientManager):
         return who
 
     def proxy(self, client: int) -> ClientProxy:
-        """Return the proxy of one client."""
         return self.transport.proxy(client)
 
     def limited_to(self, clients: NDArray[np.intp]) -> TraceClientManager:

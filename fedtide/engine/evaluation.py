@@ -117,5 +117,4 @@ class GlobalEvaluator:
         return self.roster.member & ~self.roster.departed if present else self.roster.member
 
     def _holdouts(self, clients: NDArray[np.intp]) -> list[Examples]:
-        """Return the held-out examples of each of some clients."""
         return [self.data.holdout(np.array([client])) for client in clients.tolist()]

@@ -41,17 +41,14 @@ class OpenTask(NamedTuple):
 
     @property
     def replies(self) -> bool:
-        """Whether its reply arrives."""
         return self.completion > 0 and not self.lost
 
     @property
     def why_silent(self) -> str:
-        """Why its reply does not arrive."""
         return "reply lost" if self.completion else "dropped in mid-round"
 
     @property
     def seconds(self) -> float:
-        """How long it takes."""
         return (self.end - self.begin) / SECOND
 
 
@@ -89,7 +86,6 @@ class EventClock(Stateful):
         self._start(trace)
 
     def _start(self, trace: Trace) -> None:
-        """Begin with nobody at work."""
         self.trace, self.now = trace, 0
         self.tasks: list[OpenTask] = []
         self._round = 0
@@ -190,7 +186,6 @@ class EventClock(Stateful):
         }
 
     def load_state_dict(self, state: StateDict) -> None:
-        """Restore a state that `state_dict` returned."""
         super().load_state_dict(state)
         self.begin, self.now = microseconds([self.begin, self.now]).tolist()
         tasks = (OpenTask(*task) for task in self.tasks)
@@ -202,7 +197,6 @@ class EventClock(Stateful):
     # Details
 
     def _outcome(self, clients: NDArray[np.intp]) -> Tasks:
-        """Return what becomes of tasks of the present round, shape (K,)."""
         return self.timeline.clock.tasks(self.now, self._round, clients)
 
     def _last_moment(self) -> int:

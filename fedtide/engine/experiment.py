@@ -65,7 +65,6 @@ class Experiment:
 
     @property
     def data(self) -> FederatedData:
-        """The data of all clients."""
         return self.plan.data
 
     @property
@@ -74,13 +73,11 @@ class Experiment:
         return self.trace.devices or client_names(self.data)
 
     def timed(self, transport: Transport) -> Transport:
-        """Return a transport whose replies arrive in their time."""
         limit = self.settings.most_clients
         return timed(transport, self.trace, self.clock, limit, self.initial.layout)
 
     @property
     def environment(self) -> ClientEnvironment:
-        """What a process needs to simulate clients."""
         return ClientEnvironment(
             self.data,
             self.build_model,

@@ -105,7 +105,6 @@ class History:
 
     @property
     def has_clock(self) -> bool:
-        """Whether the trace has a virtual clock."""
         return bool(np.isfinite(self.clock[1:]).any())
 
     @cached_property

@@ -106,7 +106,6 @@ class Run:
 
     @property
     def version(self) -> str:
-        """The version of fedtide that made it."""
         return str(self.versions.get("fedtide", "unknown"))
 
     @property

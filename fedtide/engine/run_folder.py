@@ -258,7 +258,6 @@ def _json(record: Record) -> str:
 
 
 def _made(path: Path) -> Path:
-    """Make a folder, which must not exist yet."""
     try:
         path.mkdir(parents=True)
     except FileExistsError:

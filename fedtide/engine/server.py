@@ -183,7 +183,6 @@ class RoundServer(Server):
 
     @contextmanager
     def _reaching_clients(self) -> Iterator[None]:
-        """Do what needs the clients."""
         self.reaching = True
         try:
             if self.cut_off:
@@ -249,7 +248,6 @@ def _snake(metrics: dict[str, Scalar]) -> Record:
 
 @contextmanager
 def _timed(record: Record, phase: str) -> Iterator[None]:
-    """Record how long a phase of the round took."""
     start = time.perf_counter()
     yield
     record.setdefault("seconds", {})[phase] = round(time.perf_counter() - start, 6)

@@ -58,11 +58,9 @@ class StoppingRule(Observer):
         self.reason = ""
 
     def start(self, settings: Settings) -> None:
-        """Begin to measure the time."""
         self._begin = time.perf_counter()
 
     def round(self, record: Record) -> None:
-        """Take what a round's evaluation has found."""
         if self._is_due(record) and self.measured.key in record:
             self._note(record["round"], record[self.measured.key])
 

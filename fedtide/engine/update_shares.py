@@ -126,24 +126,19 @@ class Directions:
 
     @property
     def test(self) -> Examples:
-        """No examples."""
         return np.empty(0, np.int64), np.empty(0, np.int64)
 
     def model(self) -> nn.Module:
-        """Return a model with one weight for each direction."""
         return nn.ParameterList([nn.Parameter(torch.zeros(self.count, dtype=torch.float64))])
 
     def examples(self, client: int, rows: NDArray[np.intp]) -> Examples:
-        """Return some of a client's examples."""
         return np.full(len(rows), self.groups[client], np.int64), np.zeros(len(rows), np.int64)
 
     def train_set(self, clients: NDArray[np.intp]) -> Examples:
-        """Return all examples of these clients."""
         inputs = np.repeat(self.groups[clients], self.sizes[clients])
         return inputs, np.zeros(len(inputs), np.int64)
 
     def holdout(self, clients: NDArray[np.intp]) -> Examples:
-        """Return no examples: nothing is evaluated."""
         return self.test
 
 
@@ -151,13 +146,11 @@ class LinearLosses(CohortOracle):
     """Gradients of linear losses, the same everywhere: -1 in the client's direction."""
 
     def fuses_steps(self, indices: BatchIndices, corrected: bool = False) -> bool:
-        """Return whether all steps go in the same direction."""
         return not corrected
 
     def run_fused(
         self, y: Tensor, start: Tensor, rate: Tensor, batches: CohortBatches, correction: Correction
     ) -> tuple[Tensor, NDArray[np.float64]]:
-        """See `CohortOracle.run_fused`."""
         y.copy_(start)
         steps = y.new_tensor([len(client.lengths) for client in batches.clients])
         directions = batches.step(0).inputs[:, :1]
@@ -165,12 +158,10 @@ class LinearLosses(CohortOracle):
         return y.new_zeros((len(batches.counts), len(y))), update_norms(y, start)
 
     def gradient(self, y: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-        """See `CohortOracle.gradient`."""
         gradient = y.new_zeros(y.shape).scatter_(1, batch.inputs[:, :1], -1.0)
         return gradient, y.new_zeros(len(y))
 
     def fisher(self, y: Tensor, examples: tuple[Tensor, Tensor]) -> Tensor:
-        """See `FlatModel.fisher`."""
         diagonal = y.new_zeros(y.shape)
         diagonal[examples[0][0]] = 1.0
         return diagonal

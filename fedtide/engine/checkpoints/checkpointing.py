@@ -180,7 +180,6 @@ class Unsaved:
             }
 
     def changed(self) -> list[str]:
-        """Return the names of those that have changed."""
         now = vars(self.strategy)
         return [name for name, before in self._before.items() if _digest(now.get(name)) != before]
 

@@ -123,7 +123,6 @@ class CheckpointStore:
         return None
 
     def close(self) -> None:
-        """Close the file."""
         if self._opened is not None:
             self._opened.close()
 
@@ -236,14 +235,12 @@ def _pack(state: StateDict) -> NDArray[np.uint8]:
 
 
 def _unpack(data: NDArray[np.uint8]) -> StateDict:
-    """Return what `_pack` was given."""
     state: StateDict = arrays_in(io.BytesIO(data.data))
     values: StateDict = json.loads(state.pop(VALUES).tobytes())
     return state | values
 
 
 def _plain(value: Any) -> Any:
-    """Return a scalar of NumPy as one of Python."""
     if isinstance(value, np.generic):
         return value.item()
     raise TypeError(f"{type(value).__name__} is neither an array nor a JSON value")

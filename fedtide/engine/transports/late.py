@@ -263,7 +263,6 @@ class EventTime(KeepsReplies):
         self.clock.fail(self._failures.keys())
 
     def _forget(self, tasks: Sequence[OpenTask]) -> None:
-        """Forget tasks that have ended or were withdrawn."""
         for task in tasks:
             for found in (self._waiting, self._kept, self._failures):
                 found.pop(task.client, None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from abc import abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -117,25 +117,27 @@ class VirtualTransport(Transport):
         self.seconds, self.notes = {}, ()
         if not instructions:
             return ReplyTable.of([]), []
-        phases, replies = _Phases(), _Replies(self.simulation.clock.lost(server_round))
+        phases, answers = _Phases(), list[Answers]()
         for broadcast, jobs in self._jobs(server_round, instructions):
             waiting = iter(self.run(broadcast, jobs))
             phases.end("broadcast")
-            for answers in waiting:
+            for found in waiting:
                 phases.end("train")
-                phases.work = max(phases.work, answers.seconds)
-                self.notes = [*self.notes, *(note for note in answers.notes if note not in self._noted)]
-                self._noted.update(answers.notes)  # several workers may report the same
-                self._have_trained |= len(answers.reported) > 0
-                self._keep_memories(server_round, answers)
-                replies.add(answers)
+                phases.work = max(phases.work, found.seconds)
+                self.notes = [*self.notes, *(note for note in found.notes if note not in self._noted)]
+                self._noted.update(found.notes)  # several workers may report the same
+                self._keep_memories(server_round, found)
+                answers.append(found)
                 phases.end("collect")
-        if replies.trace and not self._have_trained:
-            raise PartError(replies.trace)
-        results = replies.table(self.layout)
+        self._have_trained |= any(len(found.reported) for found in answers)
+        traces = [failure.trace for found in answers for failure in found.failures if failure.trace]
+        if traces and not self._have_trained:
+            raise PartError(traces[0])
+        lost = self.simulation.clock.lost(server_round)  # which their clients do not notice
+        results = _table(answers, lost, self.layout)
         phases.end("collect")
         self.seconds = phases.disjoint()
-        return results, replies.failures
+        return results, _failures(answers, lost)
 
     def _keep_memories(self, server_round: int, answers: Answers) -> None:
         """Store the memories that clients have from now on, also those whose replies will be lost."""
@@ -192,41 +194,28 @@ class VirtualTransport(Transport):
         yield from ((broadcast, jobs) for broadcast, _, jobs in groups.values())
 
 
-class _Replies:
-    """The replies of a round that arrive; the clients of those that are lost do not notice the loss."""
+def _table(answers: Sequence[Answers], lost: NDArray[np.bool_], layout: Layout) -> ReplyTable:
+    """Return the replies in the order of their clients: workers answer in no particular order."""
+    reported = np.concatenate([found.reported for found in answers])
+    clients = reported["client"]
+    order = np.argsort(clients)
+    order = order[~lost[clients[order]]]
+    vectors = [vector for found in answers for vector in found.vectors]
+    extra = [own for found in answers for own in found.extra]
+    states = {k: state for found in answers for k, state in found.farewells.items()}
+    return ReplyTable(
+        reported=reported[order],
+        vectors=ReplyVectors([vectors[k] for k in order.tolist()]),
+        layout=layout,
+        extra=[extra[k] for k in order.tolist()] if extra else (),
+        farewells={str(k): state for k, state in states.items() if not lost[k]},
+    )
 
-    def __init__(self, lost: NDArray[np.bool_]) -> None:
-        self.lost = lost
-        self.answers: list[Answers] = []
-        self.failures: list[ClientFailure] = []
-        self.trace = ""  # of a part of the user's own that has failed in a client
 
-    def add(self, answers: Answers) -> None:
-        """Add the answers of some clients."""
-        self.answers.append(answers)
-        self.failures += [ClientFailure(str(failure.client), failure.reason) for failure in answers.failures]
-        self.trace = next((failure.trace for failure in answers.failures if failure.trace), self.trace)
-        returned = [*answers.reported["client"].tolist(), *answers.farewells]
-        self.failures += [
-            ClientFailure(str(client), "reply lost") for client in returned if self.lost[client]
-        ]
-
-    def table(self, layout: Layout) -> ReplyTable:
-        """Return the replies in the order of their clients: workers answer in no particular order."""
-        reported = np.concatenate([answers.reported for answers in self.answers])
-        clients = reported["client"]
-        order = np.argsort(clients)
-        order = order[~self.lost[clients[order]]]
-        vectors = [vector for answers in self.answers for vector in answers.vectors]
-        extra = [own for answers in self.answers for own in answers.extra]
-        states = {k: state for answers in self.answers for k, state in answers.farewells.items()}
-        return ReplyTable(
-            reported=reported[order],
-            vectors=ReplyVectors([vectors[k] for k in order.tolist()]),
-            layout=layout,
-            extra=[extra[k] for k in order.tolist()] if extra else (),
-            farewells={str(k): state for k, state in states.items() if not self.lost[k]},
-        )
+def _failures(answers: Sequence[Answers], lost: NDArray[np.bool_]) -> list[ClientFailure]:
+    failures = [ClientFailure(str(failure.client), failure.reason) for f in answers for failure in f.failures]
+    returned = [k for found in answers for k in (*found.reported["client"].tolist(), *found.farewells)]
+    return failures + [ClientFailure(str(client), "reply lost") for client in returned if lost[client]]
 
 
 class _Phases:
@@ -238,7 +227,6 @@ class _Phases:
         self._last = time.perf_counter()
 
     def end(self, phase: str) -> None:
-        """Count the time since the last call as this phase."""
         now = time.perf_counter()
         self.seconds[phase] += now - self._last
         self._last = now

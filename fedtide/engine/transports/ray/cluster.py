@@ -108,7 +108,6 @@ class RunningRay(NamedTuple):
     nodes: Nodes | None = None  # of a cluster
 
     def stop(self) -> None:
-        """Stop Ray, or leave the cluster."""
         ray.shutdown()
         if self.session:
             end_session(self.session)

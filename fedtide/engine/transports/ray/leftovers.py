@@ -90,5 +90,4 @@ def _removed(path: Path, locked: Path) -> int | None:
 
 
 def _size(path: Path) -> int:
-    """Bytes that a folder takes on the disk."""
     return sum(512 * file.lstat().st_blocks for file in (path, *path.rglob("*")))

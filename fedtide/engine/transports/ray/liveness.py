@@ -47,7 +47,6 @@ class Liveness:
         }
 
     def check(self) -> None:
-        """Raise `EngineLost` if Ray has died."""
         for name, connection in self._watched.items():
             if connection.is_open():
                 continue

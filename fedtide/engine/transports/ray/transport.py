@@ -38,7 +38,6 @@ from fedtide.ground.wording import count
 SMALL = 1 << 16  # bytes; Ray sends arguments of up to 100 kB together with the call
 KEPT = 1 << 20  # bytes; smaller vectors are sent at once: an object costs Ray as long as sending so much
 PART = 1 << 28  # bytes of the vectors of one call on a cluster, unless one client's are more
-SENT_AFTER = 10  # rounds in which vectors are sent at once after one whose vectors were read
 
 
 class RayTransport(VirtualTransport):
@@ -87,7 +86,7 @@ class RayTransport(VirtualTransport):
         self._timeout = environment.timeout
         self._suspects: set[int] = set()  # clients that have made a worker fail
         self._remote: VectorsOnNodes | None = None  # of the last round
-        self._rounds_to_send = 0  # in so many rounds, vectors are sent at once
+        self._all_sent = False
 
     def is_stuck(self) -> bool:
         return not self.workers.ready
@@ -142,15 +141,12 @@ class RayTransport(VirtualTransport):
     ) -> VectorsOnNodes | None:
         """Return what will know of vectors that stay on other machines; None: all are sent at once.
 
-        So they are for some rounds after one in which most were read, as it takes longer to fetch them.
+        So they are after a round in which most were read, as it takes longer to fetch them.
         """
-        self._rounds_to_send = max(0, self._rounds_to_send - 1)
-        if self._remote and self._remote.most_were_read:
-            self._rounds_to_send = SENT_AFTER
+        self._all_sent |= self._remote is not None and self._remote.most_were_read
         small, near = broadcast.weights.nbytes < KEPT, all(worker.local for worker in self.workers.ready)
-        if small or near or self._rounds_to_send or any(job.weights is not None for job in jobs):
+        if small or near or self._all_sent or any(job.weights is not None for job in jobs):
             return None
-
         return VectorsOnNodes(self.workers, broadcast.weights, sent, partial(self._train_again, sent))
 
     def _train_again(self, sent: Sent, jobs: list[Job], rows: Mapping[int, NDArray[np.float32]]) -> None:
@@ -171,7 +167,6 @@ class RayTransport(VirtualTransport):
                 let_go(rows[client])
 
     def _work(self, jobs: list[Job]) -> list[float]:
-        """Return how many local steps each client does."""
         return [job.config.planned_steps(int(self.sizes[job.client])) * job.completion for job in jobs]
 
     def store(self, client: int, memory: Memory) -> Any:

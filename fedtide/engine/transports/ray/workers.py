@@ -95,7 +95,6 @@ class Workers:
         return [call for call in ended if call in calls]
 
     def get(self, call: Any) -> Any:
-        """Return the result of a call that has ended."""
         self._liveness.check()  # without its raylet, Ray would end this process
         return ray.get(call)
 
@@ -104,7 +103,6 @@ class Workers:
         self._liveness.check()
 
     def result(self, call: Any) -> Any:
-        """Wait for a call and return its result."""
         while call not in self.wait([call]):
             pass
         return self.get(call)
