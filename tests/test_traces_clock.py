@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from fedtide.config import Settings
 from fedtide.federation import Federation
 from traces import TRACES, Combined, Membership
-from traces.base import NEVER, in_seconds, microseconds
+from traces.base import NEVER
 from traces.compose import timeline
 from traces.recorded.device_log import Recorded
 
@@ -153,24 +153,6 @@ def test_tasks_by_hand(log, text, options, now, moments, completions, leave):
     assert seen.leave(micro(now), clients).tolist() == [micro(now) + micro(stay) for stay in leave]
 
 
-def test_the_next_time_online_by_hand(log):
-    once, again = (log(TIMES, 3, repeat=repeat) for repeat in (False, True))
-
-    def found(trace, *begin):
-        return in_seconds(trace.next_online(microseconds(begin))).tolist()
-
-    for now, expected in (
-        (0.0, [0.0, 3.0, np.inf]),
-        (4.0, [6.0, 4.0, np.inf]),
-        (5.25, [6.0, 50.0, np.inf]),
-        (99.0, [99.0, np.inf, np.inf]),
-        (100.0, [np.inf, np.inf, np.inf]),
-    ):
-        assert found(once, now, now, now) == expected
-    assert found(again, 104.0, 99.0, 0.0) == [106.0, 103.0, np.inf]
-    assert found(again, np.inf, 205.0, 5.0) == [np.inf, 205.0, np.inf]
-
-
 @pytest.mark.parametrize("repeat", [True, False])
 @pytest.mark.parametrize("third", [1, 2])
 def test_time_goes_on(log, third, repeat):
@@ -244,10 +226,8 @@ ONE, TWO = HEADER + "0,0,100,0.1,20\n", "client,start,end\n0,0,100\n1,0,35\n"
 @pytest.mark.parametrize(
     ("text", "options", "completion"),
     [
-        # 60 s: client 0 finishes 6 steps; client 1 has 40 s, with stop or pause, and finishes 8.
+        # In 60 s, client 1 has 40 s and finishes 8 steps; in 75 s it has 15 s after its pause: 11 steps.
         (BY_HAND, {"deadline": 60.0}, [0.6, 0.8, 0, 0]),
-        (BY_HAND, {"deadline": 60.0, "on_interrupt": "pause"}, [0.6, 0.8, 0, 0]),
-        # With 75 s, client 1 has another 15 s after its pause: 11 steps.
         (BY_HAND, {"deadline": 75.0, "on_interrupt": "pause"}, [0.7, 1.0, 0, 0]),
         (BY_HAND, {"partial": False}, [1, 0, 0, 0]),
         # 100 s at 0.1 steps per second, of which the upload takes 500 / 20 = 25 s: 7 steps.
@@ -267,19 +247,6 @@ def test_completions_by_hand(log, text, options, completion):
 def test_a_session_of_zero_seconds_is_none(log):
     trace = log("client,start,end\n0,0,100\n1,50,50\n", 2)
     assert [trace.round(t).online.tolist() for t in (1, 2)] == [[True, False]] * 2
-
-
-def test_late_replies_by_hand(log):
-    """E = 10: client 0 is done after 100 s; client 1 leaves after 40 s with 8 steps, or pauses until 60 s.
-
-    Replies arrive by 30, 130, 230 s.
-    """
-    clock = {"round_seconds": 100.0, "deadline": 30.0, "late": True}
-    stop, pause = log(BY_HAND, **clock), log(BY_HAND, **clock, on_interrupt="pause")
-    assert stop.has_late_replies
-    assert stop.round(1).completion[:2].tolist() == pytest.approx([1, 0.8])
-    assert pause.round(1).completion[:2].tolist() == [1, 1]
-    assert stop.delay(1).tolist() == pause.delay(1).tolist() == [1, 1, 0, 0]
 
 
 def test_the_recording_begins_at_the_first_start(log):

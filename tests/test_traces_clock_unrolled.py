@@ -104,6 +104,7 @@ def test_against_unrolled_recordings(devices, begin, length, now, steps, upload,
     options = {key: float(value) for key, value in options.items()} | {"local_steps": steps, "repeat": repeat}
     options["on_interrupt"] = "pause" if pause else "stop"
     seen, late = (replay(sessions, origin, finish, 1.0, late=late, **options) for late in (False, True))
+    assert late.has_late_replies
     unrolled = [Unrolled(origin, flags, repeat) for origin, flags, _ in devices]
     start = int(origin.min()) + begin
 
