@@ -24,7 +24,7 @@ def _sequence(make: Callable[[int, int], list[nn.Module]]) -> Builder:
 
 
 def _changed(change: Callable[[nn.Module, nn.Linear], Any]) -> Builder:
-    """A linear model, and what is done to it and its layer."""
+    """A linear model after a change to it or to its layer."""
 
     def build(shape: tuple[int, ...], classes: int) -> nn.Module:
         layer = nn.Linear(int(np.prod(shape)), classes)

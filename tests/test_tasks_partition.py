@@ -105,7 +105,7 @@ def assert_disjoint(labels, partition):
 
 
 def divided(name, labels, sizes, seed=0):
-    """A partition of all examples, which depends on the seed alone, and whether it depends on it."""
+    """Return a partition of all examples, always the same, and whether another seed gives another one."""
     partition, again, other = (PARTITIONS[name](labels, sizes, rng(s)) for s in (seed, seed, seed + 1))
     assert len(partition) == len(sizes)
     assert_disjoint(labels, partition)

@@ -67,7 +67,7 @@ def pytest_generate_tests(metafunc):
 
 
 def test_golden_timelines(golden, log):
-    """Who can be asked at the begin of a round, which is a reply or somebody's coming, and how tasks end."""
+    """When rounds begin, which clients can be asked then, and how their tasks end."""
     case, name = golden
     rounds, opts = case["timelines"][name], case["variants"][name]["opts"]
     clock = recorded(log, case, opts)

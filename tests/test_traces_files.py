@@ -210,7 +210,7 @@ REFUSED = {
 @pytest.mark.parametrize(
     ("reader", "content", "says"), [(reader, *row) for reader, rows in REFUSED.items() for row in rows]
 )
-def test_what_is_wrong_and_where_is_said_in_one_line(write, reader, content, says):
+def test_one_line_says_what_is_wrong_and_where(write, reader, content, says):
     path = write(content if isinstance(content, str | bytes) else json.dumps(content), "file.csv")
     with pytest.raises(ValueError, match=rf"{re.escape(path)}(, |: )({says})") as refusal:
         READERS[reader](path)

@@ -54,7 +54,7 @@ def assert_distribution(seen, mean, variance, sigmas=SIGMAS):
 
 
 def assert_binomial(seen, p):
-    """Each client is online in each round with probability p, shape (rounds, N), whatever was before."""
+    """Clients are online with probability p, shape (rounds, N), independently in each round."""
     p = np.broadcast_to(p, seen.shape)
     for axis in (0, 1):
         assert_distribution(seen.sum(axis=axis), p.sum(axis=axis), (p * (1 - p)).sum(axis=axis))
