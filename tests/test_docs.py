@@ -1,8 +1,10 @@
-"""The documentation: a page for every method, a picture that is true, a site without warnings."""
+"""The documentation: its pages, its picture and its site; its commands are run, checked or excused."""
 
 import ast
 import importlib.util
+import os
 import re
+import shlex
 import subprocess
 import sys
 import tomllib
@@ -14,7 +16,10 @@ import pytest
 import fedtide
 import strategies
 import traces
-from fedtide.plan import METHODS
+from fedtide.cli.flags import make_parser, read_values
+from fedtide.cli.fleet import rehearsal_values
+from fedtide.config.grid import cells
+from fedtide.plan import METHODS, Plan
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -99,3 +104,121 @@ def test_the_site_has_no_warning(tmp_path: Path) -> None:
         )
         assert not [address for address in loaded if "//" in address], path
     assert "<math " in (tmp_path / "methods" / "mimic.html").read_text(encoding="utf-8")
+
+
+# Commands and Python in README, docs/, experiments/: run by a test, checked here, or named with a reason
+
+
+FILES = [ROOT / "README.md", *ROOT.glob("docs/**/*.md"), *ROOT.glob("experiments/*.md")]
+PAGES = {path.relative_to(ROOT).as_posix(): path for path in FILES}
+PROGRAM = re.compile(r"(?:fedtide|(?:\.venv/bin/)?python sim\.py)(?: |$)")
+# By the beginnings of commands: the tests that run them, with settings of their own.
+RUN = {
+    "python3 -m venv .venv": "test_readme.py, and CI",
+    "python -m clients.device": "test_clients_device.py",
+    "python -m traces.record": "test_traces_record.py",
+    "python experiments/": "test_experiments.py",
+    "python benchmarks/": "test_benchmarks.py",
+    "flwr run": "test_flower_run.py",
+    **dict.fromkeys(("cat >", "python split.py"), "here, with the files of docs/own-data.md"),
+}
+# What no test runs, and why.
+NOT_RUN = {
+    "source": "the environment of the tests is active",
+    "flwr": "needs a SuperLink of one's own",
+    "sudo": "changes a server",
+    "mkdir": "configures a server",
+    "for k": "needs boards",
+    "ssh": "needs boards",
+    "fedtide-device": "needs boards",
+    "deploy/local.sh": "test_devices.py runs such a federation",
+    "deploy/": "needs boards",
+    "ray": "needs several machines",
+    "sbatch": "needs Slurm",
+    "docker": "needs Docker",
+    "kubectl": "needs Kubernetes",
+    "head=": "needs Kubernetes",
+    "git clone": "needs programs of others",
+    "for n": "needs a data set that is not shipped",
+    "without=": "a variable of the commands that follow",
+    "python sim.py $without": "flags in a variable",
+    "python sim.py --config runs/": "needs a run of one's own",
+    "python sim.py --rehearse logs": "needs a log of one's own",
+}
+# Pages whose Python a test runs as it stands.
+PYTHON = {
+    "README.md": "test_readme.py, its commands as well",
+    "docs/extending.md": "test_extending.py, its commands as well",
+    "docs/flower-app.md": "test_flower_app_page.py",
+    "docs/run-folder.md": "test_run_folder_page.py",
+}
+
+
+def blocks(page: str, language: str) -> list[str]:
+    """Return the blocks of code of a page."""
+    text = PAGES[page].read_text(encoding="utf-8")
+    return re.findall(rf"^ *```{language}\n(.*?)^ *```", text, re.DOTALL | re.MULTILINE)
+
+
+def commands(block: str) -> list[str]:
+    """Return the commands of a block, without comments, bodies of loops and texts that are passed on."""
+    block = re.sub(r"<<'?END'?\n.*?\nEND\n", "END\n", block, flags=re.DOTALL).replace("\\\n", "")
+    block = re.sub(r"^for .*?; do\n.*?^done", "for k", block, flags=re.DOTALL | re.MULTILINE)
+    lines = (re.sub(r"(^|\s)#.*", "", line).strip() for line in block.splitlines())
+    return [line for line in lines if line]
+
+
+SHOWN = {page: [c for block in blocks(page, "bash") for c in commands(block)] for page in PAGES}
+LISTED = (*NOT_RUN, *RUN)
+CHECKED = {
+    page: [c for c in shown if PROGRAM.match(c) and not c.startswith(LISTED)]
+    for page, shown in SHOWN.items()
+    if page != "docs/own-data.md"  # whose runs need its files
+}
+
+
+def test_every_command_is_run_or_checked_or_excused() -> None:
+    shown = {command for several in SHOWN.values() for command in several}
+    assert not [c for c in shown if not PROGRAM.match(c) and not c.startswith(LISTED)]
+    assert not [start for start in LISTED if not any(c.startswith(start) for c in shown)]
+    assert {page for page in PAGES if blocks(page, "python")} == {*PYTHON}
+
+
+@pytest.mark.parametrize("page", [page for page, shown in CHECKED.items() if shown])
+def test_the_settings_of_a_page_are_valid(page: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of its commands are parsed, and the first and the last of their runs checked."""
+    monkeypatch.chdir(ROOT)
+    for command in CHECKED[page]:
+        words = shlex.split(PROGRAM.sub("", command, count=1))
+        values = read_values(arguments := make_parser().parse_args(words))
+        if arguments.rehearse:
+            values = rehearsal_values(arguments.rehearse, values)
+        runs = cells(values, command)
+        if " my_" not in command:  # files that a page shows
+            for cell in (runs[0], runs[-1]):
+                Plan.of(cell.settings)
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("flower")
+def test_own_data_from_a_table_to_the_files_of_devices(tmp_path: Path) -> None:
+    """The page as it stands, in a new folder, up to what needs boards."""
+    *steps, device, deployed = blocks("docs/own-data.md", "bash")
+    assert device.startswith("fedtide-device")
+    here = f'python() {{ "{sys.executable}" "$@"; }}\nfedtide() {{ python -m fedtide "$@"; }}\nset -e\n'
+    env = {key: value for key, value in os.environ.items() if key != "COLUMNS"}  # pytest-xdist sets it
+    env["PYTHONPATH"] = str(ROOT)
+    done = subprocess.run(
+        ["bash", "-c", here + "".join(steps)],
+        cwd=tmp_path,
+        env=env,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    shown = PAGES["docs/own-data.md"].read_text(encoding="utf-8").partition("strategy   accuracy")[2]
+    for line in shown.partition("```")[0].splitlines()[2:]:
+        assert line.strip() in done.stdout
+    assert deployed.strip().replace("/path/to/", "") in done.stdout
+    assert sorted(path.name for path in tmp_path.glob("*.npz")) == [f"pump-{k}.npz" for k in range(1, 5)]

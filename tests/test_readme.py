@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from flower import ROOT, copy_app
 from packaging.requirements import Requirement
-from test_docs_commands import SHOWN, blocks
+from test_docs import SHOWN, blocks
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("flower")]
 INSTALL = "python3 -m venv .venv && .venv/bin/pip install -r requirements.txt && "
