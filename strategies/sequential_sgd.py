@@ -48,5 +48,5 @@ class SequentialSGD(FlexibleStrategy):
         self.report.measured["iterations"] = self.iterations if len(members) else 0
         if self.report.measured["iterations"]:
             work = self.iterations, self.learning_rate, self.options.batch_size
-            trained = self.trainer(self.rounds.sent.vector, members, self.round, *work)
+            trained = self.trainer(self.coordinator.sent.vector, members, self.round, *work)
             self.weights, self.buffers = self.wire.divide(trained)

@@ -79,7 +79,7 @@ class StockStrategy(FlexibleStrategy):
         """Make the strategy with the parameters that the run can give."""
         given = {field.name: getattr(self.options, field.name) for field in fields(self.options)}
         given |= {
-            "initial_parameters": self.rounds.sent,
+            "initial_parameters": self.coordinator.sent,
             "evaluate_fn": self.evaluate_fn,
             "on_fit_config_fn": self._common,
             "on_evaluate_config_fn": self._common,
@@ -109,8 +109,8 @@ class StockStrategy(FlexibleStrategy):
         """Return the initial weights, which the strategy may replace by its own."""
         own = None if self._has_begun else self.stock.initialize_parameters(client_manager)
         if own is not None:
-            self.rounds.adopt(own)
-        return self.rounds.sent
+            self.coordinator.adopt(own)
+        return self.coordinator.sent
 
     def load_state_dict(self, state: StateDict) -> None:
         super().load_state_dict(state)
@@ -129,7 +129,7 @@ class StockStrategy(FlexibleStrategy):
         offered = super().select(available)
         with self._noting("nobody asked", not len(offered)):
             manager = self._manager.limited_to(offered)
-            self._read_instructions(self.stock.configure_fit(self.round, self.rounds.sent, manager))
+            self._read_instructions(self.stock.configure_fit(self.round, self.coordinator.sent, manager))
         return np.array(sorted(self._tasks), np.intp)
 
     def shared_task(self) -> Task:
@@ -197,14 +197,14 @@ class StockStrategy(FlexibleStrategy):
 
     @property
     def _plain_task(self) -> FitConfig:
-        return replace(self.rounds.config(self.shared_task()), rule=SGD.name, own={})
+        return replace(self.coordinator.config(self.shared_task()), rule=SGD.name, own={})
 
     def _read_instructions(self, asked: list[tuple[ClientProxy, FitIns]]) -> None:
         """Make tasks of a round's instructions; with mu, clients do the local steps of FedProx."""
         plain, proximal = self._plain_task, any(ins.config.get(MU) for _, ins in asked)
         common, tasks = plain.to_wire(), {}
         own = {id(ins.parameters): ins.parameters for _, ins in asked}
-        own.pop(id(self.rounds.sent), None)
+        own.pop(id(self.coordinator.sent), None)
         starts = {
             key: FlatParameters(self._read_weights(parameters), self.layout)
             for key, parameters in own.items()

@@ -1,7 +1,7 @@
 """The base of every method: what a method overrides, then Flower's interface.
 
-The course of a round is in rounds.py, which replies count is decided in reading.py, and who belongs to the
-federation in members.py.
+The course of a round is in coordinator.py, which replies count is decided in reading.py, and who belongs to
+the federation in members.py.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from fedtide.ground.contract import SGD, Rule
 from strategies.core.app import FlowerArguments
+from strategies.core.coordinator import Coordinator
 from strategies.core.members import Members
 from strategies.core.norms import NormLimit
 from strategies.core.options import Options
@@ -27,7 +28,6 @@ from strategies.core.parameters import FlatParameters, Layout, read_parameters
 from strategies.core.replies import FitResult, Replies, ReplyTable
 from strategies.core.roster import Clients, Roster
 from strategies.core.round import OpenTasks, RoundReport, Sent, Task
-from strategies.core.rounds import Rounds
 from strategies.core.selection import Selection, Uniform
 from strategies.core.state import StateDict, Stateful, nested, take, within
 
@@ -211,7 +211,7 @@ class FlexibleStrategy(Stateful, Strategy):
         make_initial = self.options.initial_model
         self.initial_model = make_initial(self.layout, self.weights) if make_initial else None
         self.selection = self.options.select(self.roster, self.options.seed) or self.own_selection()
-        self.rounds = Rounds(self)
+        self.coordinator = Coordinator(self)
         self.setup()
 
     @classmethod
@@ -239,13 +239,13 @@ class FlexibleStrategy(Stateful, Strategy):
 
     def initialize_parameters(self, client_manager: ClientManager) -> Parameters:
         """Return the initial weights."""
-        return self.rounds.sent
+        return self.coordinator.sent
 
     def configure_fit(
         self, server_round: int, parameters: Parameters, client_manager: ClientManager
     ) -> list[tuple[ClientProxy, FitIns]]:
         """Bring the roster up to date, select clients and tell them what to do."""
-        return self.rounds.begin(server_round, parameters, client_manager)
+        return self.coordinator.begin(server_round, parameters, client_manager)
 
     def aggregate_fit(
         self,
@@ -254,8 +254,8 @@ class FlexibleStrategy(Stateful, Strategy):
         failures: list[tuple[ClientProxy, FitRes] | BaseException],
     ) -> tuple[Parameters | None, dict[str, Scalar]]:
         """Update the global weights from the active replies; without any they usually stay."""
-        numbers = self.rounds.end(server_round, ReplyTable.of(results), failures)
-        return self.rounds.sent, numbers
+        numbers = self.coordinator.end(server_round, ReplyTable.of(results), failures)
+        return self.coordinator.sent, numbers
 
     def evaluate(self, server_round: int, parameters: Parameters) -> tuple[float, dict[str, Scalar]] | None:
         """Evaluate the model at the server, if there is an `evaluate_fn`."""
@@ -301,4 +301,4 @@ class FlexibleStrategy(Stateful, Strategy):
         super().load_state_dict(state)
         if self.initial_model:
             self.initial_model.load_state_dict(within("probe", state))
-        self.rounds.pack()
+        self.coordinator.pack()

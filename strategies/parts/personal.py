@@ -29,7 +29,7 @@ class Personalised(FlexibleStrategy):
         self, server_round: int, parameters: Parameters, client_manager: ClientManager
     ) -> list[tuple[ClientProxy, EvaluateIns]]:
         """Ask all members that are visible to evaluate their personal models."""
-        self.rounds.adopt(parameters)
+        self.coordinator.adopt(parameters)
         if isinstance(client_manager, AvailabilityManager):
             visible = [(k, client_manager.proxy(k)) for k in client_manager.available(server_round).tolist()]
         else:
@@ -37,11 +37,11 @@ class Personalised(FlexibleStrategy):
             visible = sorted(((k, proxy) for k, proxy in found if k is not None), key=lambda pair: pair[0])
         shared = self.shared_task()
         instructions = RoundInstructions(
-            EvaluateIns, self.rounds.sent, shared.arrays, self.rounds.config(shared)
+            EvaluateIns, self.coordinator.sent, shared.arrays, self.coordinator.config(shared)
         )
         for client, proxy in visible:
             if self.roster.member[client] and not self.roster.departed[client]:
-                instructions.add(proxy, self.rounds.task(client))
+                instructions.add(proxy, self.coordinator.task(client))
         return instructions
 
     def aggregate_evaluate(

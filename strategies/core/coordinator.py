@@ -36,7 +36,7 @@ class OpenRound(NamedTuple):
     app: FlowerArguments | None  # whose round it is; None: our own engine's
 
 
-class Rounds:
+class Coordinator:
     """Plays the rounds of a method.
 
     Attributes
