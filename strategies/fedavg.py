@@ -1,12 +1,13 @@
-"""FedAvg: the weighted mean of the local models.
+"""FedAvg: the weighted mean of the local models; FedSGD: FedAvg with a single local step.
 
-McMahan et al. 2017, "Communication-Efficient Learning of Deep Networks from Decentralized Data", Algorithm 1.
-In event time a late reply counts like any other of the round in which it arrives.
+McMahan et al. 2017, "Communication-Efficient Learning of Deep Networks from Decentralized Data", Algorithm 1
+and section 2. In event time a late reply counts like any other of the round in which it arrives.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Literal
 
 from strategies import ClientWeights, FlexibleStrategy, Replies, ServerRateOptions
 
@@ -24,6 +25,18 @@ class FedAvg(FlexibleStrategy):
         self.weights += self.options.server_rate * mean
 
 
+class FedSGD(FedAvg):
+    """One gradient step per round, on the whole local set unless `batch=mini`; local steps are ignored."""
+
+    suits = "comparison: what local steps gain"
+    options: FedSGDOptions
+
+    def setup(self) -> None:
+        """Ask every client for a single step."""
+        batch_size = 0 if self.options.batch == "full" else self.options.batch_size
+        self.options = replace(self.options, local_steps=1, local_epochs=0, batch_size=batch_size)
+
+
 @dataclass(frozen=True, kw_only=True)
 class FedAvgOptions(ServerRateOptions):
     """Options of FedAvg.
@@ -35,3 +48,16 @@ class FedAvgOptions(ServerRateOptions):
     """
 
     weights: ClientWeights = "n"
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedSGDOptions(FedAvgOptions):
+    """Options of FedSGD.
+
+    Attributes
+    ----------
+    batch
+        `full` takes the gradient on the client's whole set, `mini` on one batch of `batch_size`.
+    """
+
+    batch: Literal["full", "mini"] = "full"

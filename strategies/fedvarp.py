@@ -106,6 +106,13 @@ class FedVARP(FlexibleStrategy):
         return mean
 
 
+class FedStale(FedVARP):
+    """FedVARP with weight beta on stale updates, and FedAU's weights p_k omega_k for those who replied."""
+
+    suits = "rates of participation that differ much: between FedAU and FedVARP"
+    options: FedStaleOptions
+
+
 @dataclass(frozen=True, kw_only=True)
 class FedVARPOptions(FedAvgOptions, TableOptions):
     """Options of FedVARP and FedStale, which differ in their defaults; the papers have `weights=uniform`.
@@ -134,3 +141,19 @@ class FedVARPOptions(FedAvgOptions, TableOptions):
     estimator: Literal["fedau", "known", "none"] = "fedau"
     cutoff: CountOrZero = 0
     empty: EmptyRound = "skip"
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedStaleOptions(FedVARPOptions):
+    """Options of FedStale.
+
+    Attributes
+    ----------
+    beta
+        Weight of the stale updates, 0 to 1.
+    agg
+        a_k: `prob` multiplies p_k by FedAU's omega_k, `mean` divides by those who replied.
+    """
+
+    beta: Share = 0.5
+    agg: Literal["prob", "mean"] = "prob"

@@ -29,7 +29,7 @@ from strategies.f3ast import F3AST
 from strategies.fedacg import FedACG
 from strategies.fedasync import FedAsync
 from strategies.fedau import FedAU
-from strategies.fedavg import FedAvg
+from strategies.fedavg import FedAvg, FedSGD
 from strategies.fedawe import FedAWE
 from strategies.fedbuff import FedBuff
 from strategies.feddyn import FedDyn
@@ -39,9 +39,7 @@ from strategies.fedlaavg import FedLaAvg
 from strategies.fedlaavg_client_memory import FedLaAvgClientMemory
 from strategies.fednova import FedNova, FedNovaProximal
 from strategies.fedprox import FedProx
-from strategies.fedsgd import FedSGD
-from strategies.fedstale import FedStale
-from strategies.fedvarp import FedVARP
+from strategies.fedvarp import FedStale, FedVARP
 from strategies.focus import Focus
 from strategies.focus_client_memory import FocusClientMemory
 from strategies.ghbm import GHBM
