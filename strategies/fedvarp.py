@@ -57,7 +57,8 @@ class FedVARP(FlexibleStrategy):
         clients, options = replies.clients, self.options
         self.sizes = extend(self.sizes, int(clients.max()) + 1, 1)
         n, old_n = replies.sizes(options.weights), self.sizes[clients]
-        a, growth = self._coefficients(replies), (n - old_n) / self._total()  # of p_k since y_k
+        a = self._coefficients(replies)
+        growth = (n - old_n) / self.roster.total(options.weights)  # of p_k since y_k
         now, then = self._units(self.learning_rate), self._units(replies.learning_rate)
         work = replies.work_factors(options.normalize)
         mean, v = self._mean_of_latest(), np.empty(self.layout.size)
@@ -95,14 +96,10 @@ class FedVARP(FlexibleStrategy):
         """Return the change of the weights that one unit of u_k stands for, at some learning rate."""
         return -rate if self.options.units == "gradient" else 1.0
 
-    def _total(self) -> float:
-        """n of all members, or N with uniform weights."""
-        roster = self.roster
-        return float(roster.num_contributors) if self.options.weights == "uniform" else roster.total_size
-
     def _mean_of_latest(self) -> NDArray[np.float64]:
         """sum_members p_k y_k, shape (M,)."""
-        mean: NDArray[np.float64] = self.latest.total / max(1.0, self._total())
+        total = self.roster.total(self.options.weights)
+        mean: NDArray[np.float64] = self.latest.total / max(1.0, total)
         return mean
 
 

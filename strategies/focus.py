@@ -93,15 +93,10 @@ class Focus(FlexibleStrategy):
 
     def move(self) -> None:
         """Apply w -= eta_g eta c sum p_k G_k."""
-        n = max(1.0, self.total_size())
+        n = max(1.0, self.roster.total(self.options.weights))
         members = self.options.scale == "members"
         per_row = self.roster.num_contributors / n if members else self.planned / (n + self.orphans)  # c / n
         self.weights -= self.options.server_rate * self.learning_rate * per_row * self.latest.total
-
-    def total_size(self) -> float:
-        """n of all members, or N with uniform weights."""
-        uniform = self.options.weights == "uniform"
-        return float(self.roster.num_contributors) if uniform else self.roster.total_size
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -122,6 +122,10 @@ class Roster(Stateful):
         """n, the sum of all members' n_k."""
         return self._totals.size
 
+    def total(self, weights: ClientWeights) -> float:
+        """n with `n`, N with `uniform`."""
+        return float(self.num_contributors) if weights == "uniform" else self.total_size
+
     @property
     def shares(self) -> NDArray[np.float64]:
         """p_k of all clients, shape (N,)."""
