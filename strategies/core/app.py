@@ -72,8 +72,8 @@ class FlowerArguments(Checked):
         """Return the metrics that the app makes of those of the active clients."""
         if self.fit_metrics_aggregation_fn is None:
             return {}
-        answers = zip(table.names, table.results, strict=True)
-        counted = [found for name, found in answers if roster.find(name) in {*active.tolist()}]
+        counting, answers = {*active.tolist()}, zip(table.names, table.results, strict=True)
+        counted = [found for name, found in answers if roster.find(name) in counting]
         return self.fit_metrics_aggregation_fn([(found.num_examples, found.metrics) for found in counted])
 
 
