@@ -60,7 +60,7 @@ def played(folder: Path) -> Played:
         It is no finished run in event time, or its shares cannot be computed.
     """
     run = read_run(folder, records=True)
-    numbers = numbers_of_run(run, run.records, compute=True)
+    numbers = numbers_of_run(run, compute=True)
     if isinstance(numbers, str):
         raise ValueError(f"{folder}: {numbers}")
     count = run.settings.num_clients

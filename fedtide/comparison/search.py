@@ -96,19 +96,9 @@ class Search:
         return -(-self.count // 2)
 
     @property
-    def best(self) -> Trial | None:
-        """The first of the best trials that were not given up; None if none has a score."""
-        return self._best(self.trials)
-
-    @property
-    def ends(self) -> dict[str, str]:
-        """At which end the best values are, "low" or "high", beyond which nothing was tried."""
-        return self._ends(self.trials)
-
-    @property
     def wider(self) -> Ranges:
         """The ranges that are searched from the half on: wider where the best value was at an end."""
-        ends = self._ends(self.trials[: self.half]) if len(self.trials) >= self.half else {}
+        ends = self.ends(self.half) if len(self.trials) >= self.half else {}
         return {key: widened(self.base, key, of, ends.get(key, "")) for key, of in self.ranges.items()}
 
     @property
@@ -149,16 +139,18 @@ class Search:
             first = self._between_old_and_new() if done == self.half else []
             self.batch = [*first, *self._suggest(count)][:count]
 
-    def _best(self, trials: Sequence[Trial]) -> Trial | None:
-        known = [trial for trial in trials if not trial.pruned and not math.isnan(trial.score)]
+    def best(self, first: int | None = None) -> Trial | None:
+        """Return the best of the first trials, or of all, that were not given up; None: none has a score."""
+        known = [t for t in self.trials[:first] if not t.pruned and not math.isnan(t.score)]
         sign = 1 if self._higher_is_better else -1
         return max(known, key=lambda trial: sign * trial.score, default=None)
 
-    def _ends(self, trials: Sequence[Trial]) -> dict[str, str]:
-        if (best := self._best(trials)) is None:
+    def ends(self, first: int | None = None) -> dict[str, str]:
+        """Return "low" or "high" by key where the best value is at an end of all that was tried."""
+        if (best := self.best(first)) is None:
             return {}
         ends = {
-            key: of.end(best.values[key], [trial.values[key] for trial in trials])
+            key: of.end(best.values[key], [trial.values[key] for trial in self.trials[:first]])
             for key, of in self.ranges.items()
         }
         return {key: end for key, end in ends.items() if end}
@@ -175,7 +167,7 @@ class Search:
 
     def _between_old_and_new(self) -> list[Values]:
         """Return the best values with those at an end moved into the middle of what is new there."""
-        best = self.best
+        best = self.best()
         moved: dict[str, Any] = {}
         for key, of in self.wider.items():
             old = self.ranges[key]

@@ -90,12 +90,12 @@ def tuned(
     done: list[Cell] = []
     failed: dict[Settings, str] = {}
     for search in searches:
-        if search.failed or search.best is None:
+        if search.failed or (best := search.best()) is None:
             reason = f"search: {search.failed or 'no trial has a number as its result'}"
             failed |= dict.fromkeys((cell.settings for cell in search.cells), reason)
             continue
-        _say_chosen(search, console)
-        values = search.best.values
+        _say_chosen(search, best.values, console)
+        values = best.values
         shown = {key: values.get(key, "") for key in tuning.ranges}
         done += [
             replace(cell, settings=with_values(cell.settings, values), tuned=shown) for cell in search.cells
@@ -226,13 +226,12 @@ def _say_plan(searches: Sequence[Search], tuning: Tuning, console: Console) -> N
         say(console, f"on a logarithmic scale: {named_ranges}")
 
 
-def _say_chosen(search: Search, console: Console) -> None:
-    assert search.best is not None
-    line = f"chosen: {search.name}: {_named(search.best.values)}"
+def _say_chosen(search: Search, values: Values, console: Console) -> None:
+    line = f"chosen: {search.name}: {_named(values)}"
     for key, of in search.wider.items():
         if of != search.ranges[key]:
             line += f"; {key} was widened to {of}"
-    for key, end in search.ends.items():
+    for key, end in search.ends().items():
         line += f"; {key} is at the {end} end of {search.wider[key]}, a better value may lie beyond"
     say(console, line)
 
@@ -260,8 +259,8 @@ def _as_json(search: Search) -> dict[str, Any]:
         "ranges": {key: str(of) for key, of in ranges.items()},
         "logarithmic": [key for key, of in ranges.items() if of.is_log],
         "widened": {key: str(of) for key, of in wider.items() if of != ranges[key]},
-        "at_end": search.ends,
-        "chosen": dict(search.best.values) if search.best else {},
+        "at_end": search.ends(),
+        "chosen": dict(best.values) if (best := search.best()) else {},
         "trials": [
             {
                 "values": dict(trial.values),

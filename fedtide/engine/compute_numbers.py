@@ -30,8 +30,8 @@ MAX_UPDATES = 20_000  # client updates that are replayed: a thousand take about 
 MIN_UPDATES = 10  # that a round takes as long as, which in event time may have one
 
 
-def numbers_of_run(run: Run, records: Sequence[Record], compute: bool) -> ClientNumbers | str:
-    """Return the numbers kept in the run folder, or compute and keep them; or the reason for neither."""
+def numbers_of_run(run: Run, compute: bool) -> ClientNumbers | str:
+    """Return the numbers that a run's folder keeps, else compute them; or the reason why there are none."""
     kept = read_numbers(run.path)
     if kept is not None:
         return kept
@@ -46,7 +46,7 @@ def numbers_of_run(run: Run, records: Sequence[Record], compute: bool) -> Client
             return f"the data of {settings.task} are not in {missing}"
         arrays = [*read_arrays(run.path / "weights.npz").values()]
         made = (federation.data, federation.trace, federation.model_builder()())
-        numbers = compute_numbers(settings, *made, arrays, records)
+        numbers = compute_numbers(settings, *made, arrays, run.records)
     except (ValueError, OSError, EOFError, KeyError, RuntimeError, BadZipFile) as error:
         return " ".join(str(error).split())
     keep_numbers(run.path, numbers)

@@ -22,7 +22,6 @@ from fedtide.config import Settings
 from fedtide.engine.client_numbers import ClientNumbers
 from fedtide.engine.compute_numbers import keep_numbers_of, numbers_of_run
 from fedtide.engine.experiment import Experiment
-from fedtide.engine.history import History
 from fedtide.engine.read_run import Run, read_run
 from fedtide.engine.run import Outcome
 from fedtide.ground.files import replacing
@@ -103,19 +102,19 @@ def page_of(subject: Subject, compute: bool = True, trace: Trace | None = None) 
     reasons: Counter[str] = Counter()
     read: dict[Path, Run] = {}
     for label, group in subject.groups.items():
-        for i, (_, run) in enumerate(group):  # the records of one run at a time are in memory
-            records = run.with_records().records
+        for i, (_, one) in enumerate(group):
+            run = one.with_records()  # those of one run at a time are in memory
             if i == 0 and len(participations) < MAX_RUNS:
                 own = trace or try_trace(run.settings)
-                took_part = of_run(records, run.settings, own, run.client_names)
+                took_part = of_run(run.records, run.settings, own, run.client_names)
                 participations += [(label, took_part)] if took_part else []
-                if tasks := tasks_of(records, run.settings.most_clients):
+                if tasks := tasks_of(run.records, run.settings.most_clients):
                     timed.append(TimedRun(label, tasks, run.client_names))
-            if isinstance(found := numbers_of_run(run, records, compute), str):
+            if isinstance(found := numbers_of_run(run, compute), str):
                 reasons[found] += 1
             else:
                 numbers[label].append(found)
-            read[run.path] = replace(run, records=(), columns=History.of(records))
+            read[run.path] = replace(run, records=(), columns=run.history)
     subject = replace(subject, runs=[CellRun(cell, read[run.path]) for cell, run in subject.runs])
     missing = [f"Numbers of clients are missing for {count(n, 'run')}: {why}." for why, n in reasons.items()]
     rows = _rows(subject)
