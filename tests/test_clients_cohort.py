@@ -14,6 +14,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from clients import training
 from clients.simulated.jobs import Broadcast, Job
 from clients.simulated.virtual import Answers, ClientEnvironment, VirtualClients
 from fedtide.ground.contract import FitConfig
@@ -249,3 +250,29 @@ def test_threads_change_no_bit(model: str, rule: str) -> None:
             torch.set_num_threads(before)
     for other in found[1:]:
         np.testing.assert_array_equal(other, found[0])
+
+
+class Steps:
+    """A clock that shows how often it was read: before the first step, and after every one."""
+
+    def __init__(self) -> None:
+        self.shown = 0
+
+    def monotonic(self) -> int:
+        self.shown += 1
+        return self.shown
+
+
+@pytest.mark.parametrize(("model", "oracle"), [("mlp", "stacked"), ("cnn", "chain"), ("tanh", "vmap")])
+def test_a_client_that_runs_out_of_time_did_the_first_of_its_steps(
+    monkeypatch: pytest.MonkeyPatch, model: str, oracle: str
+) -> None:
+    shares = {0: 1, 1: 0.3, 2: 0.6, 3: 1, 4: 1, 5: 0.15}  # 7, 2, 4, 7, 7 and 1 steps; there is time for 4
+    done = {0: 4, 1: 2, 2: 4, 3: 4, 4: 4, 5: 1}
+    for k, share in shares.items():
+        expected, metrics = by_client(fit(model, [Job(k, [], config(), min(share, 0.6))], oracle, 1))
+        monkeypatch.setattr(training, "time", Steps())
+        vectors, reported = by_client(fit(model, [Job(k, [], config(), share, until=5)], oracle, 1))
+        assert reported[0]["steps"] == done[k]
+        np.testing.assert_allclose(vectors, expected, rtol=1e-5, atol=1e-6)
+        assert reported[0] == pytest.approx(metrics[0], rel=1e-5)

@@ -1,4 +1,4 @@
-"""`python -m clients.device`: what it refuses, and a federation of real devices, one of which is ended."""
+"""Devices: what `python -m clients.device` refuses, deadlines, leaving, and a federation of real ones."""
 
 import json
 import re
@@ -7,14 +7,19 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import certifi
 import numpy as np
 import pytest
 from flower import BIN, ROOT, flwr_run, free_ports, processes_of, wait_for_port
+from flwr.app import Context, RecordDict
+from flwr.common import FitIns, ndarrays_to_parameters, parameters_to_ndarrays
 from sklearn.datasets import load_digits
 from waiting import PATIENCE, wait_until
 
+from clients.app import client_fn
+from clients.device import leave
 from clients.device.__main__ import check, main, own_data, parse
 
 GOOD = ["--superlink", "127.0.0.1:8000", "--client-id", "0"]
@@ -63,6 +68,63 @@ def test_data_are_read_once(tmp_path: Path) -> None:
     assert own_data(parse([*GOOD, "--data", str(tmp_path / "own.npz")]), tmp_path) == {
         "data": str(tmp_path / "own.npz")
     }
+
+
+SEEN: dict[str, Any] = {"num-clients": 3, "model": "logistic", "trace": "bernoulli:p=0.001+lost:p=1"}
+
+
+def app_client(folder: Path, run: int = 1) -> Any:
+    node = {"client-id": 1, "state-dir": str(folder)}
+    return client_fn(Context(run, 0, node, RecordDict(), SEEN))
+
+
+def app_task(**more: Any) -> FitIns:
+    weights = [np.zeros((10, 64), np.float32), np.zeros(10, np.float32)]
+    scalars = {"round": 1, "local-steps": 6, "batch-size": 5, "learning-rate": 0.1, "model-arrays": 2}
+    return FitIns(ndarrays_to_parameters(weights), scalars | more)
+
+
+def test_our_client_does_all_that_it_has_time_for_unless_it_replays_a_trace(tmp_path: Path) -> None:
+    """It is never online in this trace, and its replies are lost.
+
+    MimiC's memory is of the steps that were done: the mean gradient of one, as if asked for one.
+    """
+    client = app_client(tmp_path)
+    free, cut, long = (
+        client.fit(app_task(**more)) for more in ({}, {"deadline-seconds": 0.0}, {"deadline-seconds": 1e6})
+    )
+    assert [reply.metrics["steps"] for reply in (free, cut, long)] == [6, 1, 6]
+    assert ["seconds" in reply.metrics for reply in (free, cut, long)] == [False, True, True]
+    one, expected = (parameters_to_ndarrays(r.parameters) for r in (long, free))
+    np.testing.assert_allclose(one[0], expected[0], rtol=1e-5, atol=1e-7)
+    assert client.fit(app_task(replay=True)).status.message == "dropped in mid-round"
+
+    states = []
+    for more in ({"deadline-seconds": 0.0}, {"local-steps": 1}):
+        more |= {"rule": "corrected-upload", "last-accepted": 0, "per-step": True}
+        client.fit(app_task(**more))
+        states.append(client.node.store.load().pending["update"])
+    np.testing.assert_allclose(states[0], states[1], rtol=1e-5, atol=1e-7)
+
+
+def test_a_device_leaves_when_it_is_told_to(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def departing(number: int, **more: Any) -> bool:
+        return app_client(tmp_path, number).fit(app_task(**more)).metrics.get("departing", False)
+
+    assert not departing(1)
+    assert leave.main([str(tmp_path)]) == 0
+    assert departing(1)
+    assert departing(1)  # that reply may have been lost
+    assert not departing(2)  # another day, another run
+    assert departing(3, run="1")  # which resumes run 1
+    assert leave.main([str(tmp_path), "--undo"]) == 0
+    assert not departing(1)
+    with pytest.raises(SystemExit) as ended:
+        leave.main([str(tmp_path / "nowhere")])
+    assert ended.value.code == 2
+    assert "is not a folder; state-dir of the node config is" in capsys.readouterr().err
+    (tmp_path / "leave").mkdir()  # nothing that can be read: the work still counts
+    assert not departing(1)
 
 
 @pytest.mark.slow

@@ -118,6 +118,14 @@ def test_a_slow_device_does_fewer_steps() -> None:
     assert slow.fit(task({**epochs, "batch-size": 100})).metrics["steps"] == 3  # of 2 x 5
 
 
+def test_it_stops_in_time() -> None:
+    client = make()
+    reported = client.fit(task({**CONFIG, "deadline-seconds": 0.0})).metrics
+    assert reported["steps"] == 1
+    assert reported["seconds"] > 0
+    assert client.fit(task({**CONFIG, "deadline-seconds": 1e6})).metrics["steps"] == 5
+
+
 def test_the_parts_make_up_the_whole_data_set() -> None:
     parts = [make(partition_id=k) for k in range(4)]
     assert sum(len(part.data.y) for part in parts) == 1797

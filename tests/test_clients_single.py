@@ -74,6 +74,11 @@ def test_it_does_the_steps_that_it_has_time_for() -> None:
         assert memory is None
         (sent,) = parameters_to_ndarrays(reply.parameters)
         np.testing.assert_allclose(sent, [[1 - 0.9**done]])
+    for seconds, done in ((0.0, 1), (1e6, 5)):
+        reply, _ = single.fit(task({**PLAIN, "deadline-seconds": seconds}), gradient, 7)
+        assert reply.metrics["steps"] == done
+        assert reply.metrics["seconds"] > 0
+        np.testing.assert_allclose(parameters_to_ndarrays(reply.parameters)[0], [[1 - 0.9**done]])
     for steps in (0, -1):
         with pytest.raises(ValueError, match=f"^{steps} local steps; a client that does none has no reply"):
             single.fit(task(PLAIN), gradient, 7, steps=steps)
