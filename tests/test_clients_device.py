@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from flower import BIN, ROOT, flwr_run, free_ports, processes_of, wait_for_port
 from flwr.app import Context, RecordDict
-from flwr.common import FitIns, ndarrays_to_parameters, parameters_to_ndarrays
+from flwr.common import Code, FitIns, ndarrays_to_parameters, parameters_to_ndarrays
 from sklearn.datasets import load_digits
 from waiting import PATIENCE, wait_until
 
@@ -70,12 +70,13 @@ def test_data_are_read_once(tmp_path: Path) -> None:
     }
 
 
-SEEN: dict[str, Any] = {"num-clients": 3, "model": "logistic", "trace": "bernoulli:p=0.001+lost:p=1"}
+NEVER = "bernoulli:p=0.001+lost:p=1"
 
 
-def app_client(folder: Path, run: int = 1) -> Any:
+def app_client(folder: Path, run: int = 1, trace: str = NEVER) -> Any:
     node = {"client-id": 1, "state-dir": str(folder)}
-    return client_fn(Context(run, 0, node, RecordDict(), SEEN))
+    seen = {"num-clients": 3, "model": "logistic", "trace": trace}
+    return client_fn(Context(run, 0, node, RecordDict(), seen))
 
 
 def app_task(**more: Any) -> FitIns:
@@ -99,10 +100,15 @@ def test_our_client_does_all_that_it_has_time_for_unless_it_replays_a_trace(tmp_
     np.testing.assert_allclose(one[0], expected[0], rtol=1e-5, atol=1e-7)
     assert client.fit(app_task(replay=True)).status.message == "dropped in mid-round"
 
-    states = []
+    kept = {"rule": "corrected-upload", "last-accepted": 0, "per-step": True}
+    client = app_client(tmp_path, 2, "always+lost:p=1")
+    answer = client.fit(app_task(replay=True, **kept))
+    assert (answer.status.code, answer.status.message) == (Code.FIT_NOT_IMPLEMENTED, "reply lost")
+    assert client.node.store.load().pending_tag == 1  # after its work
+
+    states, client = [], app_client(tmp_path)
     for more in ({"deadline-seconds": 0.0}, {"local-steps": 1}):
-        more |= {"rule": "corrected-upload", "last-accepted": 0, "per-step": True}
-        client.fit(app_task(**more))
+        client.fit(app_task(**kept, **more))
         states.append(client.node.store.load().pending["update"])
     np.testing.assert_allclose(states[0], states[1], rtol=1e-5, atol=1e-7)
 

@@ -157,6 +157,21 @@ def test_late_by_definition():
     assert trace.round(1).completion.min() == 1
 
 
+def test_a_lost_reply_is_a_named_failure(simulate):
+    """Clients that drop out have none to lose."""
+    played = simulate(trace="pools+lost:p=0.4", num_clients=20, num_rounds=6)
+    trace = Federation.of(played.experiment.settings).trace
+    for t, record in enumerate(played.rounds, start=1):
+        dropped, lost = trace.round(t).completion == 0, trace.lost(t)
+        why = np.where(dropped, "dropped in mid-round", np.where(lost, "reply lost", "")).tolist()
+        assert record["failed"] == {str(client): reason for client, reason in enumerate(why) if reason}
+        assert record["active"] == np.flatnonzero(~dropped & ~lost).tolist()
+    reasons = {reason for record in played.rounds for reason in record["failed"].values()}
+    assert reasons == {"dropped in mid-round", "reply lost"}
+    all_lost = simulate(trace="always+lost:p=1")
+    np.testing.assert_array_equal(all_lost.weights, all_lost.experiment.initial.vector)
+
+
 def test_the_largest_delay_counts():
     class Later(Late):
         """Another kind of late replies."""
