@@ -39,7 +39,10 @@ LateReplies = Literal["take", "event-time", "drop"]
 class FlexibleStrategy(Stateful, Strategy):
     """A federated method that handles incomplete, inactive, arriving and departing clients.
 
-    A method overrides `update`, and where it needs them the other hooks; it names its state in `saved`.
+    A method overrides `update`, and where it needs them the other hooks; it names its state in `saved`. A
+    round calls them in this order: `on_outside_change`, `members_changed`, `observe`, `select`,
+    `shared_task`, `task`; and with the replies `farewells`, `check`, `data_changed`, and `update` or
+    `empty_round`.
 
     Parameters
     ----------
