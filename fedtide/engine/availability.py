@@ -43,7 +43,7 @@ class RoundClock:
         return self.round(1)
 
     def seconds(self, t: int) -> float | None:
-        """Return when round t ends; None if the trace has no clock."""
+        """Return the end of round t; None: the trace has no clock."""
         end = self.trace.ends(t)
         return None if end is None else end / SECOND
 
@@ -52,7 +52,7 @@ class RoundClock:
         return False
 
     def work_seconds(self, t: int, clients: NDArray[np.intp]) -> float | None:
-        """Return how long clients that are online work in round t; None: not one clock says so."""
+        """Return the working time of clients that are online in round t; None: there is no one clock."""
         clock = self._clock
         return None if clock is None else float(clock.work_time(t, clients).sum()) / SECOND
 
@@ -112,7 +112,7 @@ class TraceClientManager(ClientManager):
         return self._at_work
 
     def membership_changes(self, server_round: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-        """Return who arrived and who departed since the previous round; nobody in round 1."""
+        """Return the clients that have arrived and departed since the previous round; none in round 1."""
         if server_round == 1:
             nobody = np.empty(0, np.intp)
             return nobody, nobody
@@ -127,7 +127,7 @@ class TraceClientManager(ClientManager):
         return int(np.count_nonzero(member) - at_work) - self.num_available()
 
     def record(self) -> dict[str, list[int]]:
-        """Return who could be asked in the current round, and in round 1 who is a member.
+        """Return the clients that could be asked in the current round, and in round 1 the members.
 
         With these, the record of a run on devices says who was there; the trace `run` replays it.
         """

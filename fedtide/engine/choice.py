@@ -47,7 +47,7 @@ def fastest_engine(experiment: Experiment, rule: type[SGD]) -> tuple[Literal["ra
 
 
 def _needs_ray(experiment: Experiment) -> str:
-    """Return what only Ray can do, if the run needs it."""
+    """Return the reason why the run needs Ray; empty if it does not."""
     settings = experiment.settings
     if experiment.environment.device != "cpu":
         return "workers share the GPU"

@@ -53,7 +53,7 @@ class OpenTask(NamedTuple):
 
 
 def told(ended: Sequence[OpenTask], withdrawn: Sequence[OpenTask]) -> dict[str, Any]:
-    """Return what the record of a round says of the tasks that have ended in it, or were taken back."""
+    """Return the entries of a record for the tasks that ended in its round or were withdrawn."""
     return {
         "replied": [(task.client, task.round, task.end / SECOND) for task in ended if task.replies],
         "dropped": [(task.client, task.round, task.end / SECOND) for task in ended if not task.replies],
@@ -99,7 +99,7 @@ class EventClock(Stateful):
     # See `Clock`
 
     def round(self, t: int) -> RoundAvailability:
-        """Return who is a member and online when a round begins, at work or not.
+        """Return the members that are online when a round begins, at work or not.
 
         It is the present round, the one before it or, if the present one is over, the next, which so begins:
         at once or, if nobody is at work or online, when somebody comes.
@@ -113,18 +113,18 @@ class EventClock(Stateful):
         return self._there if t == self._round else self._before
 
     def lost(self, t: int) -> NDArray[np.bool_]:
-        """Return False for all, shape (N,): whose reply is lost does not reply, see `OpenTask`."""
+        """Return False for all, shape (N,): lost replies belong to tasks here, see `OpenTask`."""
         return np.zeros(len(self._there.member), np.bool_)
 
     def seconds(self, t: int) -> float:
-        """Return when the present round, t, has ended."""
+        """Return the end of the present round, t."""
         return self.now / SECOND
 
     def work_seconds(self, t: int, clients: NDArray[np.intp]) -> None:
         """Return None: how long a task took is known when its reply arrives."""
 
     def is_over(self) -> bool:
-        """Whether nobody is at work, and nobody will be online any more."""
+        """Whether no client is at work, and none will be online again."""
         return not self.tasks and self._first_moment(self._round + 1) >= NEVER
 
     @property
@@ -133,11 +133,11 @@ class EventClock(Stateful):
         return self
 
     def elapsed(self, t: int) -> float:
-        """Return how long the present round, t, took."""
+        """Return the duration of the present round, t."""
         return (self.now - self.begin) / SECOND
 
     def leave(self, t: int, clients: NDArray[np.intp]) -> NDArray[np.float64]:
-        """Return how long clients stay from the beginning of the present round, t, on, shape (K,)."""
+        """Return the time that clients stay after the beginning of the present round, t, shape (K,)."""
         return in_seconds(self.timeline.clock.leave(self.begin, clients)) - self.begin / SECOND
 
     # The tasks of a round
@@ -177,7 +177,7 @@ class EventClock(Stateful):
     # Resuming
 
     def state_dict(self) -> StateDict:
-        """Return when the present round began and has ended, and the open tasks, in seconds."""
+        """Return beginning and end of the present round, and the open tasks, in seconds."""
         tasks = [(t.end / SECOND, t.client, t.round, t.begin / SECOND, *t[4:]) for t in self.tasks]
         return super().state_dict() | {
             "begin": self.begin / SECOND,
@@ -205,7 +205,7 @@ class EventClock(Stateful):
         return next(islice(replies, self.replies - 1, None), NEVER)
 
     def _availability(self, t: int, now: int) -> RoundAvailability:
-        """Return who is there in round t, if it begins now."""
+        """Return the availability in round t if it begins now."""
         return self.timeline.availability(t, now)
 
     def _first_moment(self, t: int) -> int:
@@ -236,7 +236,7 @@ class ReplayedClock(EventClock):
         """Return None: nobody knew how long a device would stay."""
 
     def lost(self, t: int) -> NDArray[np.bool_]:
-        """Return who left without handing in its state, shape (N,)."""
+        """Return the clients that left without handing in their states, shape (N,)."""
         return self.run.lost(t)
 
     def end(self) -> list[OpenTask]:

@@ -162,7 +162,7 @@ def _built(plan: Plan, build_model: Callable[[], nn.Module]) -> nn.Module:
 
 
 def _check_room(experiment: Experiment) -> str:
-    """Return what the first round takes, if it is much; ValueError if there is too little room for it."""
+    """Return a line on the room that the first round takes, if it is much; ValueError: there is less."""
     settings, options = experiment.settings, experiment.strategy.options
     there = (experiment.clock.first.completion > 0) & (experiment.data.sizes > 0)
     size, clients = experiment.initial.vector.nbytes, min(settings.most_clients, int(there.sum()))
@@ -177,7 +177,7 @@ def _check_room(experiment: Experiment) -> str:
 
 
 def _table_file(options: Options, size: int) -> int:
-    """Return what is in a file beside the replies of clients' vectors at the server of so many bytes."""
+    """Return how many of so many bytes of clients' vectors at the server lie in a file."""
     if getattr(options, "memory", "server") == "client":
         return 0
     if not isinstance(options, TableOptions) or options.table_folder:

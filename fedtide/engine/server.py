@@ -94,7 +94,7 @@ class RoundServer(Server):
         return None if self.clock is None else self.clock.seconds(server_round)
 
     def is_over(self) -> bool:
-        """Whether the rule has ended the run, or nobody will be online any more."""
+        """Whether the rule has ended the run, or no client will be online again."""
         return self._clock_is_over() or bool(self.rule.reason)
 
     def _clock_is_over(self) -> bool:
@@ -136,7 +136,7 @@ class RoundServer(Server):
     def _device_seconds(
         self, server_round: int, record: Record, results: ReplyTable, failures: Sequence[ClientFailure]
     ) -> float | None:
-        """Return how long clients have worked, all together: by the trace's clock, else as far as measured.
+        """Return the working time of all clients together: by the trace's clock, else as far as measured.
 
         The clock of rounds knows it of all that were asked, event time of those whose tasks have ended.
         """
@@ -149,7 +149,7 @@ class RoundServer(Server):
         return float(measured.sum()) if len(measured) else None
 
     def _of_transport(self, record: Record) -> Record:
-        """Return what the transport adds; for devices all that the trace `run` needs to replay them."""
+        """Return the additions of the transport; for devices, all that the trace `run` needs for a replay."""
         added = self.transport.record()
         if "events" not in added:
             return added

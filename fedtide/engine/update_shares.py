@@ -78,7 +78,7 @@ def as_shares(values: NDArray[np.float64]) -> NDArray[np.float64]:
 def applied_updates(
     plan: Plan, sizes: NDArray[np.int64], trace: Trace, groups: NDArray[np.intp], after: Sequence[int]
 ) -> NDArray[np.float64]:
-    """Return what was applied in the direction of each group after some rounds, shape (rounds, G).
+    """Return the sum applied in the direction of each group after some rounds, shape (rounds, G).
 
     These are local steps times their rates, as often as they count. `sizes` are n_k; `groups` has the group
     of each client, from 0 to G - 1; `after` is in ascending order. SettingsError: the method trains without

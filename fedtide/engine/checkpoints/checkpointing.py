@@ -137,7 +137,7 @@ class Checkpointing(Observer):
         self._seconds_a_byte = max(self._last - start, 1e-3) / max(size, MEGABYTE)
 
     def how_to_resume(self) -> str:
-        """Return how to resume a run that has failed."""
+        """Return advice for resuming a run that has failed."""
         if self._saved < 0:
             return "there is no checkpoint"
         return f"{flags(self.folder.path, self.settings)} continues after round {self._saved}"

@@ -76,7 +76,7 @@ def check_kept(before: Mapping[str, Any], now: Mapping[str, Any], where: str) ->
 
 
 def what_changed(path: Path, parts: Mapping[str, str]) -> list[str]:
-    """Return which packages and files of custom components, `parts`, have changed since the run started."""
+    """Return the packages and the files of custom components, `parts`, that have changed since the start."""
     config, now = read_config(path), versions()
     changed = [
         f"{name} was {was}, and is {now.get(name)}"

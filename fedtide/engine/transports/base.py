@@ -33,7 +33,7 @@ class Transport(ABC):
     # Of the last `fit`, if it can be measured: the phases `broadcast` (until the clients have started),
     # `train` (until they have finished) and `collect`; and `work`, of the worker that took longest.
     seconds: Mapping[str, float]
-    notes: Sequence[str] = ()  # about faults during the last `fit` that caused no client to fail
+    notes: Sequence[str] = ()  # on faults during the last `fit` after which no client failed
 
     def __init__(self) -> None:
         self.seconds = {}
@@ -47,7 +47,7 @@ class Transport(ABC):
         return np.empty(0, np.intp)
 
     def is_stuck(self) -> bool:
-        """Return whether nobody works, so that the round may never end."""
+        """Whether no worker is left, so that the round may never end."""
         return False
 
     @abstractmethod
@@ -71,11 +71,11 @@ class Transport(ABC):
         """Have clients evaluate; each of them is in exactly one of the two lists. Raises as `fit` does."""
 
     def record(self) -> dict[str, Any]:
-        """Return what it adds to the record of the last round; `events` where it reaches devices."""
+        """Return additions to the record of the last round, with `events` if clients are devices."""
         return {}
 
     def state_dict(self) -> StateDict:
-        """Return what a resumed run needs; see `strategies.core.state`."""
+        """Return the state that a resumed run needs; see `strategies.core.state`."""
         return {}
 
     def load_state_dict(self, state: StateDict) -> None:  # noqa: B027

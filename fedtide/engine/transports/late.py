@@ -1,4 +1,4 @@
-"""Replies that arrive in a later round than their tasks were given in: some in rounds, all in event time."""
+"""Replies that arrive in a later round than that of their task: late ones, and those of event time."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class KeepsReplies(Transport):
         self._kept |= {int(table.reported["client"][k]): table.row(k) for k in rows}
 
     def state_dict(self) -> StateDict:
-        """Return the replies that are kept: of simulated clients, or as they came through Flower."""
+        """Return the kept replies: the columns of simulated ones, or Flower's messages."""
         table = ReplyTable.joined([*self._kept.values()])
         sent = [result.parameters for result in table.results]
         own = [[np.frombuffer(tensor, np.uint8) for tensor in one.tensors] for one in sent] or table.extra
@@ -162,7 +162,7 @@ class EventTime(KeepsReplies):
     ) -> tuple[ReplyTable, list[ClientFailure]]:
         """Take on tasks, and return the replies that arrive in the round, in their order.
 
-        Who leaves and is asked for its state answers at once.
+        Clients that leave and are asked for their states answer at once.
         """
         if not isinstance(instructions, RoundInstructions):
             raise TypeError("in event time, strategies of Flower are named by --strategy")
@@ -192,7 +192,7 @@ class EventTime(KeepsReplies):
         return results, failures
 
     def record(self) -> dict[str, Any]:
-        """Return when the round began, how many more could have been at work, and which tasks have ended."""
+        """Return the beginning of the round, the number of idle places, and the tasks that have ended."""
         return self.transport.record() | self._record
 
     def state_dict(self) -> StateDict:
@@ -228,7 +228,7 @@ class EventTime(KeepsReplies):
     # Details
 
     def _take_on(self, instructions: RoundInstructions[FitIns]) -> RoundInstructions[FitIns]:
-        """Take on the tasks of a round; return the instructions to clients that leave, and do not train."""
+        """Take on the tasks of a round; return the instructions to clients that leave, which do not train."""
         farewells = RoundInstructions(FitIns, instructions.weights, instructions.shared, instructions.config)
         alike, asked = (Task(), instructions.config), []
         for proxy, _ in instructions:
@@ -243,7 +243,7 @@ class EventTime(KeepsReplies):
         return farewells
 
     def _train(self, server_round: int, timeout: float | None) -> None:
-        """Train all that wait; those whose replies are lost only if they remember what they did."""
+        """Train all that wait; clients whose replies are lost train only if they keep a memory."""
         tasks = {task.client: task for task in self.clock.tasks}
         waiting, self._waiting = self._waiting, {}
         jobs: RoundInstructions[FitIns] | None = None
@@ -274,13 +274,13 @@ class EventTime(KeepsReplies):
 
 
 def timed(transport: Transport, trace: Trace, clock: Clock, limit: int, layout: Layout) -> Transport:
-    """Return a transport whose replies arrive when the clock or, if it counts rounds, the trace says so."""
+    """Return a transport whose replies arrive as the clock says or, with a clock of rounds, the trace."""
     if isinstance(clock, EventClock):
         return EventTime(transport, clock, limit, layout)
     return LateReplies(transport, trace, layout) if trace.has_late_replies else transport
 
 
 def _weights(task: Task) -> FlatParameters:
-    """Return what a client starts from, which each task has here."""
+    """Return the weights that a client starts from; every task has them here."""
     assert task.weights is not None
     return task.weights

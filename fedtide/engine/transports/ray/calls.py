@@ -111,7 +111,7 @@ class Calls:
         ]
 
     def _end(self, reference: Any, overdue: bool = False) -> Ended | None:
-        """Return what a call has returned; None if its clients will be asked again."""
+        """Return the result of a call; None if its clients will be asked again."""
         call = self._running.pop(reference)
         hangs, reason = overdue, "its process died"
         try:

@@ -1,4 +1,4 @@
-"""Vectors that stay where they were trained: sums are done there, and only what they give is sent.
+"""Vectors that stay where they were trained, and are summed there, so that only sums are sent.
 
 They lie in the object store of their node, which spills to disk what does not fit. The driver owns them, so
 that they outlive the worker; those of a node that is lost are trained again, to the same bits.
@@ -20,12 +20,11 @@ from clients.simulated.virtual import Answers
 from fedtide.engine.transports.base import EngineLost
 from fedtide.engine.transports.ray.actor import Sent
 from fedtide.engine.transports.ray.liveness import engine_lost
+from fedtide.engine.transports.ray.shared_rows import Rows
 from fedtide.engine.transports.ray.workers import Worker, Workers
 from fedtide.ground.spill import let_go, new_rows
 from strategies.core.parameters import FloatVector
 from strategies.core.reply_vectors import Pending, RemoteVector, RemoteVectors
-
-Rows = NDArray[np.float32]
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,9 +44,9 @@ class VectorsOnNodes(RemoteVectors):
     workers
         Those that sum.
     origin, sent
-        The weights that all clients started from, here, and what the workers were sent of them.
+        The weights that all clients started from, and the broadcast in which they were sent.
     train
-        Trains clients again; their vectors are to be written to rows that are given by client.
+        Trains clients again, and writes their vectors to rows that are given by client.
     """
 
     def __init__(

@@ -66,7 +66,7 @@ class RayTransport(VirtualTransport):
         gpus = client_gpus if resources.get("GPU", 0) else 0
 
         def wanted() -> int:
-            """Return how many workers there should be: as many as have a core, and a share of a GPU."""
+            """Return the number of workers for which there are a core and a share of a GPU each."""
             if self._nodes:
                 self._nodes.check()
             there = self._nodes.resources if self._nodes else resources
@@ -139,9 +139,9 @@ class RayTransport(VirtualTransport):
     def _vectors_on_nodes(
         self, broadcast: Broadcast, sent: Sent, jobs: Sequence[Job]
     ) -> VectorsOnNodes | None:
-        """Return what will know of vectors that stay on other machines; None: all are sent at once.
+        """Return a record of the vectors that stay on other machines; None: all are sent at once.
 
-        So they are after a round in which most were read, as it takes longer to fetch them.
+        They are sent after a round in which most were read, because fetching them takes longer.
         """
         self._all_sent |= self._remote is not None and self._remote.most_were_read
         small, near = broadcast.weights.nbytes < KEPT, all(worker.local for worker in self.workers.ready)
