@@ -17,7 +17,6 @@ from ray.exceptions import RayError
 
 from clients.simulated.jobs import Job
 from clients.simulated.virtual import Answers
-from fedtide.engine.transports.base import EngineLost
 from fedtide.engine.transports.ray.actor import Sent
 from fedtide.engine.transports.ray.liveness import engine_lost
 from fedtide.engine.transports.ray.shared_rows import Rows
@@ -80,7 +79,8 @@ class VectorsOnNodes(RemoteVectors):
 
     def fetch(self, vectors: Sequence[RemoteVector]) -> Sequence[FloatVector]:
         """Copy vectors to this process; those that are lost are trained again."""
-        rows, lost = self._new_rows(len(vectors)), dict[int, tuple[Job, Rows]]()
+        rows = new_rows(len(vectors), len(self._origin), np.dtype(np.float32))
+        lost: dict[int, tuple[Job, Rows]] = {}
         self._read += len(vectors)
         for row, vector in zip(rows, vectors, strict=True):
             assert isinstance(vector, OnNode)
@@ -94,12 +94,6 @@ class VectorsOnNodes(RemoteVectors):
         if lost:
             self._train([job for job, _ in lost.values()], {client: row for client, (_, row) in lost.items()})
         return [*rows]
-
-    def _new_rows(self, count: int) -> Rows:
-        try:
-            return new_rows(count, len(self._origin), np.dtype(np.float32))
-        except OSError as error:
-            raise EngineLost(str(error)) from error
 
     def start_sum(
         self,
