@@ -18,7 +18,7 @@ MAX_NORM = 1e12  # of an update, scaled up to all steps: whatever comes of it st
 MAX_RESULT = 1e15  # of a global weight: a thousand such updates away
 USUAL = 20.0  # times the median norm
 HISTORY = 200  # norms whose median is taken: the latest that were accepted
-ENOUGH = 5  # norms for a median that says something
+ENOUGH = 3  # norms for a median that says something: one of them may be anything
 
 
 def is_norm_limit(text: str) -> bool:
