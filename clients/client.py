@@ -48,8 +48,9 @@ class FlexibleClient(Client, ABC):
         """
 
     def get_properties(self, ins: GetPropertiesIns) -> GetPropertiesRes:
-        """Return the client's number; the server asks each node once."""
-        return GetPropertiesRes(OK, {metrics.CLIENT_ID: self.node.client})
+        """Return the client's number, unless it has left for good; the server asks each node once."""
+        left: dict[str, Scalar] = {metrics.DEPARTING: True} if self.node.has_left() else {}
+        return GetPropertiesRes(OK, left or {metrics.CLIENT_ID: self.node.client})
 
     def fit(self, ins: FitIns) -> FitRes:
         """Train, and store the client's memory before replying."""

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from flower import BIN, ROOT, flwr_run, free_ports, processes_of, wait_for_port
 from flwr.app import Context, RecordDict
-from flwr.common import Code, FitIns, ndarrays_to_parameters, parameters_to_ndarrays
+from flwr.common import Code, FitIns, GetPropertiesIns, ndarrays_to_parameters, parameters_to_ndarrays
 from sklearn.datasets import load_digits
 from waiting import PATIENCE, wait_until
 
@@ -61,8 +61,9 @@ def test_data_are_read_once(tmp_path: Path) -> None:
     (tmp_path / "own.csv").write_text("a,kind\n1,dog\n2,cat\n")
     options = parse([*GOOD, "--data", str(tmp_path / "own.csv"), "--classes", "cat+dog"])
     config = own_data(options, tmp_path)
-    assert config == {"data": str(tmp_path / "data-client-0.npz")}
-    with np.load(config["data"]) as arrays:
+    copy = str(tmp_path / "data-client-0.npz")
+    assert config == {"data": str(tmp_path / "own.csv"), "classes": "cat+dog", "fast-copy": copy}
+    with np.load(copy) as arrays:
         assert (arrays["y"].tolist(), int(arrays["num_classes"])) == ([1, 0], 2)
     np.savez(tmp_path / "own.npz", x=np.zeros((2, 3)), y=np.zeros(2, int))
     assert own_data(parse([*GOOD, "--data", str(tmp_path / "own.npz")]), tmp_path) == {
@@ -121,9 +122,13 @@ def test_a_device_leaves_when_it_is_told_to(tmp_path: Path, capsys: pytest.Captu
     assert leave.main([str(tmp_path)]) == 0
     assert departing(1)
     assert departing(1)  # that reply may have been lost
-    assert not departing(2)  # another day, another run
     assert departing(3, run="1")  # which resumes run 1
+    assert departing(2)  # another day, another run
+    asked = GetPropertiesIns({})
+    assert app_client(tmp_path, 1).get_properties(asked).properties == {"client-id": 1}
+    assert app_client(tmp_path, 2).get_properties(asked).properties == {"departing": True}
     assert leave.main([str(tmp_path), "--undo"]) == 0
+    assert app_client(tmp_path, 2).get_properties(asked).properties == {"client-id": 1}
     assert not departing(1)
     with pytest.raises(SystemExit) as ended:
         leave.main([str(tmp_path / "nowhere")])

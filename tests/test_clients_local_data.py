@@ -57,10 +57,27 @@ def test_all_forms_give_the_same_examples(tmp_path: Path) -> None:
     assert folder.num_classes == 2
     assert folder.y.tolist() == [0, 0, 1, 1, 1, 1]
     np.testing.assert_allclose(folder.x, npz.x[np.argsort(CLASSES, kind="stable")], rtol=1e-6)
-    local_data.save(folder, tmp_path / "fast.npz")
-    fast = read(DataSpec(str(tmp_path / "fast.npz")))
-    np.testing.assert_array_equal(fast.x, folder.x)
-    assert fast.num_classes == 2
+
+
+def test_a_fast_copy_is_read_until_the_files_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    images, rows = write_folder(tmp_path / "images"), write_csv(tmp_path / "own.csv", "1,5,0")
+    of_images = DataSpec(images, fast_copy=str(tmp_path / "images.npz"))
+    of_rows = DataSpec(rows, fast_copy=str(tmp_path / "rows.npz"))
+    slow = [read(spec) for spec in (of_images, of_rows)]
+    with monkeypatch.context() as patched:
+        patched.setattr(local_data, "_read", None)  # is not called
+        for spec, data in zip((of_images, of_rows), slow, strict=True):
+            fast = read(spec)
+            np.testing.assert_array_equal(fast.x, data.x)
+            assert (fast.y.tolist(), fast.num_classes) == (data.y.tolist(), data.num_classes)
+    with open(rows, "a") as file:  # as a program that measures
+        file.write("2,6,1\n")
+    assert read(of_rows).y.tolist() == [0, 1]
+    Image.fromarray(PIXELS[0]).save(Path(images) / "dog" / "new.png")
+    assert len(read(of_images).y) == len(slow[0].y) + 1
+    (tmp_path / "rows.npz").write_bytes(b"damaged")
+    assert read(of_rows).y.tolist() == [0, 1]
+    assert read(of_rows._replace(fast_copy=str(tmp_path / "none" / "rows.npz"))).y.tolist() == [0, 1]
 
 
 GREY16 = (1000 * np.arange(60, dtype=np.uint16)).reshape(6, 10)

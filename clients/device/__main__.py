@@ -46,6 +46,8 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--record-trace", metavar="FILE|DIR", help=text)
     add("--port", type=int, default=0, help="local port for Flower (a free one)")
     add("--numpy", action="store_true", help="train without PyTorch, even if it is installed")
+    text = "say with each reply how the board is: temperature, free disk and memory, load, battery, energy"
+    add("--report", action="store_true", help=text)
     text = "keep a client's imports in memory instead of repeating them for every message"
     add("--resident", action="store_true", help=text)
     text = "between two polls of the SuperLink (1)"
@@ -126,25 +128,23 @@ def _check_writable(path: str, is_folder: bool = False) -> None:
 def own_data(options: argparse.Namespace, folder: Path) -> dict[str, str]:
     """Read the device's examples once; return the node config that says where the clients find them.
 
-    Where reading is slow, they are written to a file that is read fast, as clients do for every message.
+    Where reading is slow, there is a copy that is read fast, as clients do for every message.
     """
     if not options.data:
         return {}
-    from clients.device.local_data import DataSpec, read, save  # once `check` has found NumPy
+    from clients.device.local_data import DataSpec, read  # once `check` has found NumPy
 
-    spec = DataSpec(str(Path(options.data).absolute()), options.target, options.classes)
-    data = read(spec)
-    shape = "x".join(map(str, data.x.shape[1:]))
-    print(f"{PROG}: {len(data.y):,} examples of shape {shape} in {spec.path}", file=sys.stderr)
-    if spec.path.lower().endswith(".npz"):
-        return {"data": spec.path, **({"classes": spec.classes} if spec.classes else {})}
+    path = str(Path(options.data).absolute())
     target = Path(options.state_dir).absolute() if options.state_dir else folder
-    fast = target / f"data-client-{options.client_id}.npz"
-    try:
-        save(data, fast)
-    except OSError as error:
-        raise ValueError(f"{target}: {error.strerror}; {data.x.nbytes / 2**20:,.0f} MiB are needed") from None
-    return {"data": str(fast)}
+    copy = "" if path.lower().endswith(".npz") else str(target / f"data-client-{options.client_id}.npz")
+    spec = DataSpec(path, options.target, options.classes, copy)
+    data = read(spec)
+    if copy and not Path(copy).exists():
+        raise ValueError(f"{copy} cannot be written; {data.x.nbytes / 2**20:,.0f} MiB are needed")
+    shape = "x".join(map(str, data.x.shape[1:]))
+    print(f"{PROG}: {len(data.y):,} examples of shape {shape} in {path}", file=sys.stderr)
+    told = {"data": path, "target": spec.target, "classes": spec.classes, "fast-copy": copy}
+    return {name: value for name, value in told.items() if value}
 
 
 def launch_of(options: argparse.Namespace, folder: Path, numpy: bool) -> Launch:
@@ -153,8 +153,7 @@ def launch_of(options: argparse.Namespace, folder: Path, numpy: bool) -> Launch:
     for name in ("state_dir", "record_trace"):
         if path := getattr(options, name):
             config[name.replace("_", "-")] = str(Path(path).absolute())
-    if numpy:
-        config["numpy"] = True
+    config |= {name: True for name, wanted in (("numpy", numpy), ("report", options.report)) if wanted}
     config |= {"stop-file": str(folder / STOP), "departing-file": str(folder / DEPARTING)}
     if bad := next((v for v in config.values() if isinstance(v, str) and set(v) & set("\"'\\\n")), None):
         raise ValueError(f"{bad!r}: quotation marks and backslashes cannot be passed to Flower; rename it")

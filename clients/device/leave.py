@@ -1,8 +1,8 @@
 """Let a device leave the federation for good: `fedtide-leave STATE_DIR`.
 
 The command writes a file, `leave`, into the folder that `state-dir` of the device's node config names. The
-device's next reply then says that it departs. The file stays, as that reply may be lost, and counts for the
-run in which the device finds it. `--undo` removes it: the device is back when it next connects.
+device's next reply then says that it departs. The file stays, as that reply may be lost, and in later runs
+the device tells the server that it has left. `--undo` removes it: the device is back when it next connects.
 """
 
 from __future__ import annotations
@@ -16,18 +16,27 @@ NAME = "leave"
 
 
 def is_leaving(folder: Path, run: str) -> bool:
-    """Whether a device is to leave this run; the first run that asks is the one.
+    """Whether a device is to leave; the first run that asks is noted as the one that it has left.
 
-    `folder` is its `state-dir`, `run` Flower's number of the run, or of the run that it resumes.
+    `folder` is its `state-dir`, `run` Flower's number of the run.
     """
-    file = folder / NAME
+    noted = _noted(folder)
+    if noted == "":
+        (folder / NAME).write_text(f"{run}\n", encoding="utf-8")
+    return noted is not None
+
+
+def has_left(folder: Path, run: str) -> bool:
+    """Whether a device has left before this run."""
+    return _noted(folder) not in (None, "", run)
+
+
+def _noted(folder: Path) -> str | None:
+    """Return the run that a device has left, empty if it is still to leave one; None: it stays."""
     try:
-        noted = file.read_text(encoding="utf-8").strip()
+        return (folder / NAME).read_text(encoding="utf-8").strip()
     except FileNotFoundError:
-        return False
-    if not noted:
-        file.write_text(f"{run}\n", encoding="utf-8")
-    return noted in ("", run)
+        return None
 
 
 def main(argv: Sequence[str] | None = None) -> int:

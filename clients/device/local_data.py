@@ -15,8 +15,10 @@ if they are grey, else (3, H, W), from 0 to 1. Nothing is unpickled, and memory 
 
 from __future__ import annotations
 
+import hashlib
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,7 +32,7 @@ from fedtide.ground.tables import read_table
 MAX_BYTES = 1 << 30  # of the inputs, and of an .npz file
 IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".pgm", ".ppm", ".webp", ".tif", ".tiff")
 _MAX_PIXELS = 1 << 26  # of an image, before it is decoded
-_NUM_CLASSES = "num_classes"  # in an .npz file that `save` wrote
+_NUM_CLASSES, _VERSION = "num_classes", "version"  # in a fast copy
 
 
 class DataSpec(NamedTuple):
@@ -39,6 +41,7 @@ class DataSpec(NamedTuple):
     path: str
     target: str = ""  # the column of a CSV file that has the class; empty: the last
     classes: str = ""  # their names, with `+` between them; empty: their numbers
+    fast_copy: str = ""  # an .npz file in which they are kept once they have been read; empty: there is none
 
 
 class LocalData(NamedTuple):
@@ -78,7 +81,37 @@ class LocalData(NamedTuple):
 
 
 def read(spec: DataSpec) -> LocalData:
-    """Read a device's examples; a ValueError says where they are not as described, and what to do."""
+    """Read a device's examples; a ValueError says where they are not as described, and what to do.
+
+    What is in the fast copy counts for as long as the files have not changed.
+    """
+    if not spec.fast_copy:
+        return _read(spec)
+    version, copy = _version(spec), Path(spec.fast_copy)
+    with suppress(OSError, ValueError):
+        arrays = read_arrays(copy, MAX_BYTES)
+        if str(arrays.get(_VERSION)) == version:
+            return _from_arrays(arrays, [], spec.path)
+    data = _read(spec)
+    known: dict[str, Any] = {_VERSION: np.array(version)}
+    if data.num_classes is not None:
+        known[_NUM_CLASSES] = np.array(data.num_classes)
+    with suppress(OSError), replacing(copy) as temporary, temporary.open("wb") as file:
+        np.savez(file, x=data.x, y=data.y, **known)
+    return data
+
+
+def _version(spec: DataSpec) -> str:
+    """Return a text that changes whenever the files of the examples do, or how they are read."""
+    path, seen = Path(spec.path), hashlib.sha256(repr(spec).encode())
+    for file in sorted([path, *path.rglob("*")] if path.is_dir() else [path]):
+        with suppress(OSError):  # reading it will say so
+            stat = file.stat()
+            seen.update(repr((str(file), stat.st_mtime_ns, stat.st_size)).encode())
+    return seen.hexdigest()
+
+
+def _read(spec: DataSpec) -> LocalData:
     path, names = Path(spec.path), [name.strip() for name in spec.classes.split("+") if name.strip()]
     if len(set(names)) < len(names):
         raise ValueError(f"classes {spec.classes!r}: a name is given twice")
@@ -96,15 +129,11 @@ def read(spec: DataSpec) -> LocalData:
         raise ValueError(text if text.startswith("data ") else f"data {path}: {text}") from None
 
 
-def save(data: LocalData, path: Path) -> None:
-    """Write examples as an .npz file that `read` reads fast; atomically."""
-    known: dict[str, Any] = {} if data.num_classes is None else {_NUM_CLASSES: np.array(data.num_classes)}
-    with replacing(path) as temporary, temporary.open("wb") as file:
-        np.savez(file, x=data.x, y=data.y, **known)
-
-
 def _read_npz(path: Path, names: Sequence[str]) -> LocalData:
-    arrays = read_arrays(path, MAX_BYTES)
+    return _from_arrays(read_arrays(path, MAX_BYTES), names, str(path))
+
+
+def _from_arrays(arrays: Mapping[str, NDArray[Any]], names: Sequence[str], path: str) -> LocalData:
     if missing := {"x", "y"} - arrays.keys():
         raise ValueError(f"it has no array {min(missing)!r}; x has the inputs and y the classes")
     x, y = _inputs(arrays["x"]), arrays["y"]

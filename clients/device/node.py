@@ -1,11 +1,12 @@
 """What the node config of a device says, whichever client it runs.
 
-`client-id` is which client it is (in a simulation `partition-id`). With `state-dir`, its memory outlives
-the node's process, and it can be made to leave (see `clients.device.leave`). `record-trace` is a log, or a
-folder of logs, in which it records how fast it trains (see `traces.record`). `data`, with `target` and
-`classes`, is where its own examples are (see `clients.device.local_data`). `stop-file` is a file that is
+`client-id` is which client it is (in a simulation `partition-id`). With `state-dir`, its memory outlives the
+node's process, and it can be made to leave (see `clients.device.leave`). `record-trace` is a log, or a folder
+of logs, in which it records how fast it trains (see `traces.record`). `data`, with `target`, `classes` and
+`fast-copy`, is where its own examples are (see `clients.device.local_data`). `stop-file` is a file that is
 there once the client has to end its work and reply (see `clients.device`); with `departing-file` that counts
-as leaving for good, and the client writes into it whether the server will ask for its state.
+as leaving for good, and the client writes into it whether the server will ask for its state. With `report`
+each reply says how the board is (see `clients.device.health`).
 """
 
 from __future__ import annotations
@@ -13,12 +14,14 @@ from __future__ import annotations
 import logging
 import os
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from flwr.app import Context
 
-from clients.device.leave import is_leaving
+from clients.device.health import health
+from clients.device.leave import has_left, is_leaving
 from clients.device.local_data import DataSpec
 from clients.memory.handshake import Memory
 from clients.memory.stores import ContextStore, FileStore, Store
@@ -39,6 +42,7 @@ class Node:
     run: str = ""
     stop_file: str = ""
     departing_file: str = ""
+    report: bool = False
 
     def stopping(self) -> bool:
         """Whether the client has to end its work and reply."""
@@ -74,22 +78,25 @@ class Node:
     def closing_metrics(self, config: FitConfig, start: float) -> dict[str, Scalar]:
         """Return the last metrics of every reply: whether the client leaves, and the time since `start`."""
         reported: dict[str, Scalar] = {}
-        if self._is_leaving(config.run):
+        if self._is_leaving():
             reported[metrics.DEPARTING] = True
             self._expect_farewell(config)
         if config.deadline_seconds is not None:
             reported[metrics.SECONDS] = time.monotonic() - start
-        return reported
+        return reported | (health(self.state_dir or "/") if self.report else {})
 
-    def _is_leaving(self, resumed: str) -> bool:
-        """Whether the client leaves this run, or the one that it resumes, for good.
+    def has_left(self) -> bool:
+        """Whether the client has left before this run."""
+        return self._asks(has_left)
 
-        A folder that cannot be used does not discard its work.
-        """
-        if os.path.exists(self.departing_file):
-            return True
+    def _is_leaving(self) -> bool:
+        """Whether the client leaves for good."""
+        return os.path.exists(self.departing_file) or self._asks(is_leaving)
+
+    def _asks(self, question: Callable[[Path, str], bool]) -> bool:
+        """Look into the folder of the state; one that cannot be used does not discard the client's work."""
         try:
-            return bool(self.state_dir) and is_leaving(Path(self.state_dir), resumed or self.run)
+            return bool(self.state_dir) and question(Path(self.state_dir), self.run)
         except OSError as error:
             log.warning("%s: %s; the client stays", error.filename, error.strerror)
             return False
@@ -116,7 +123,8 @@ def make_node(context: Context, num_clients: int | None = None) -> Node:
         raise ValueError(f"client-id {client} is not in 0{last or ', 1, 2, ...'}")
     folder, run = str(config.get("state-dir", "")), str(context.run_id)
     data = str(config.get("data", context.run_config.get("data", "")))
-    spec = DataSpec(data, str(config.get("target", "")), str(config.get("classes", "")))
+    named = (str(config.get(name, "")) for name in ("target", "classes", "fast-copy"))
+    spec = DataSpec(data, *named)
     return Node(
         client,
         FileStore(folder, run, client) if folder else ContextStore(context),
@@ -126,4 +134,5 @@ def make_node(context: Context, num_clients: int | None = None) -> Node:
         run,
         str(config.get("stop-file", "")),
         str(config.get("departing-file", "")),
+        bool(config.get("report", False)),
     )

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
+from itertools import islice
 from typing import Any, NamedTuple
 
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
@@ -27,16 +28,19 @@ from fedtide.devices import flower_compat as compat
 from fedtide.engine.transports.base import EngineLost
 from fedtide.ground import one_object
 from fedtide.ground.contract import Scalar, metrics
+from fedtide.ground.wording import plain
 
 QUESTION = MessageTypeLegacy.GET_PROPERTIES  # the identity of a node
 BATCH = 32  # messages in a call of the Grid
 CALLS = 4  # of the Grid at a time: each waits for its turn among the nodes' requests
 WAIT_SECONDS = 0.1  # for answers
+MOST_REPORTED = 20  # numbers that a board says of itself
 UNAUTHORIZED = 401
 GIVEN_UP = (
     "the SuperLink has given this run up: it was stopped, or no sign of life of it came through for a "
     "minute, as more devices ask than it can answer; start them with a longer --poll"
 )
+HAS_LEFT = "its client has left for good; `fedtide-leave --undo` on the board lets it come back"
 UNKNOWN = -1  # the client of a node that has not been identified
 UNREADABLE = (ValueError, KeyError, TypeError, IndexError)
 WHO_ARE_YOU = compat.getpropertiesins_to_recorddict(GetPropertiesIns({}))
@@ -176,10 +180,25 @@ def unpacked(content: RecordDict, kind: str) -> FitRes | EvaluateRes | str:
     return result
 
 
-def identity(content: RecordDict) -> tuple[Scalar | None, bool]:
-    """Return the client that a node says it is, None if it does not say, and whether it reads one object."""
+def identity(content: RecordDict) -> tuple[Scalar | None, bool] | str:
+    """Return the client that a node says it is, None if it does not say, and whether it reads one object.
+
+    The reason, if it says that its client has left for good.
+    """
     try:
         said = compat.recorddict_to_getpropertiesres(content).properties
     except UNREADABLE:
         return None, False
+    if said.get(metrics.DEPARTING) is True:
+        return HAS_LEFT
     return said.get(metrics.CLIENT_ID), said.get(one_object.NAME) is True
+
+
+def of_board(told: Mapping[str, Scalar]) -> dict[str, Scalar]:
+    """Return what a board says of itself in the metrics of a reply: numbers, by name."""
+    said = {
+        plain(name.removeprefix(metrics.BOARD), 30): value
+        for name, value in told.items()
+        if name.startswith(metrics.BOARD) and isinstance(value, int | float) and math.isfinite(value)
+    }
+    return dict(islice(said.items(), MOST_REPORTED))

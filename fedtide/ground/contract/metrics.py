@@ -46,6 +46,9 @@ DEPARTING = "departing"
 RESYNC = "resync"
 """bool: the client did not have the state that the server assumed, and started without one."""
 
+BOARD = "board-"
+"""Before the name of something that a board reports of itself, such as its temperature: see `--report`."""
+
 ACCURACY = "accuracy"
 """float: share of correct predictions, in replies to an evaluation; other tasks have other metrics."""
 
