@@ -138,7 +138,8 @@ def federation(
         threading.Thread(target=carry, args=(ends, *quality), daemon=True).start()
         call(folder, f"key-{device}", str(DEPLOY / "key.sh"), str(folder / f"device-{device}"))
         key = f"pi-{device}={folder / f'device-{device}'}.pub"
-        call(folder, f"register-{device}", str(DEPLOY / "register.sh"), key)
+        register = [sys.executable, "-m", "fedtide", "fleet", "register", key]
+        call(folder, f"register-{device}", *register, PYTHONPATH=str(DEPLOY.parent))
         (folder / f"state-{device}").mkdir()
         own = {"SUPERLINK": f"{SERVER}:{PORT}", "CLIENT_ID": str(device), "ROOT_CERTIFICATES": str(authority)}
         own |= {"KEY": str(folder / f"device-{device}"), "STATE_DIR": str(folder / f"state-{device}")}

@@ -3,7 +3,8 @@
 #
 # HOST: every name and address by which devices and users reach the SuperLink. In the folder certificates/ (or
 # $CERTIFICATES) there are then ca.crt, which devices and users get, and server.pem and server.key for the
-# SuperLink. A CA that is there is kept: a new server certificate needs nothing new on the devices.
+# SuperLink. A CA that is there is kept: a new server certificate needs nothing new on the devices. A server
+# certificate that has all these names and is valid for a month more stays, too: that needs no ca.key.
 set -euo pipefail
 if (($# == 0)) || [[ $1 == -* ]]; then
     echo "usage: deploy/certificates.sh HOST...   (names and addresses of the SuperLink)" >&2
@@ -21,6 +22,21 @@ curve=(-newkey ec -pkeyopt ec_paramgen_curve:P-384 -nodes -sha256)
 umask 077
 mkdir -p "$folder"
 cd "$folder"
+names_all() {  # whether the certificate that is there names every host
+    for host in "$@"; do
+        if [[ $host =~ ^[0-9.]+$ || $host == *:* ]]; then check=-checkip; else check=-checkhost; fi
+        openssl x509 -in server.pem -noout $check "$host" | grep -q "does match" || return 1
+    done
+}
+if [[ -e server.pem ]] && openssl x509 -in server.pem -noout -checkend 2592000 > /dev/null && names_all "$@"; then
+    echo "$folder: the certificate of the SuperLink stays ($(openssl x509 -in server.pem -noout -enddate))"
+    exit
+fi
+if [[ -e ca.crt && ! -e ca.key ]]; then
+    echo "$folder: ca.crt is there without ca.key, with which a certificate is signed: bring it here for a moment." >&2
+    echo "Another CA (remove ca.crt) would need a new ca.crt on every device." >&2
+    exit 1
+fi
 if [[ ! -e ca.key ]]; then
     openssl req -x509 "${curve[@]}" -days 3650 -subj "/O=fedtide/CN=fedtide CA" -keyout ca.key -out ca.crt
 fi 2> /dev/null

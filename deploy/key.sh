@@ -1,9 +1,24 @@
 #!/usr/bin/env bash
-# Makes the key of a device: deploy/key.sh FILE. The SuperLink gets FILE.pub (deploy/register.sh); FILE stays.
+# Makes the key of a device: deploy/key.sh [--replace] FILE [CLIENT-ID]
+#
+# FILE stays on the device, as it is if it is there already, unless it is to be replaced. FILE.pub, in which the
+# client-id is a comment, is for `fedtide fleet register`.
 set -euo pipefail
-if (($# != 1)); then
-    echo "usage: deploy/key.sh FILE   (such as /etc/fedtide/device.key)" >&2
+if [[ ${1:-} == --replace ]]; then replace=1; shift; fi
+if (($# < 1 || $# > 2)) || ! [[ ${2:-0} =~ ^[0-9]+$ ]]; then
+    echo "usage: deploy/key.sh [--replace] FILE [CLIENT-ID]   (such as /etc/fedtide/device.key 3)" >&2
     exit 2
 fi
-[[ -e $1 ]] || ssh-keygen -q -t ecdsa -b 384 -N "" -C "" -f "$1"
+if [[ -n ${replace:-} || ! -e $1 ]]; then
+    new=$(mktemp -d "$1.XXXXXX")
+    trap 'rm -r "$new"' EXIT
+    ssh-keygen -q -t ecdsa -b 384 -N "" -C "" -f "$new/key"
+    [[ ! -e $1 ]] || chown --reference "$1" "$new/key" # of the user that the device runs as
+    id=${2:-$(sed -n 's/.* client-id=\([0-9]*\)$/\1/p' "$1.pub" 2> /dev/null || true)}
+    mv "$new/key.pub" "$1.pub"
+    mv "$new/key" "$1"
+else
+    id=${2:-}
+fi
+[[ -z $id ]] || sed -i "s/^\([^ ]* [^ ]*\).*/\1 client-id=$id/" "$1.pub"
 chmod 600 "$1"

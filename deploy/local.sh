@@ -70,13 +70,18 @@ until flwr ls lab > "$folder/log/ls.log" 2>&1; do
     kill -0 "$superlink" 2> /dev/null || { tail -n 5 "$folder/log/superlink.log" >&2; exit 1; }
     sleep 0.5
 done
+keys=()
 for ((k = 0; k < number; k++)); do
-    "$deploy/key.sh" "$folder/keys/device-$k"
-    "$deploy/register.sh" "device-$k=$folder/keys/device-$k.pub"
+    "$deploy/key.sh" "$folder/keys/device-$k" "$k"
+    keys+=("device-$k=$folder/keys/device-$k.pub")
+done
+PYTHONPATH=$root "$BIN/python" -m fedtide fleet register "${keys[@]}"
+for ((k = 0; k < number; k++)); do
     mkdir -p "$folder/state/$k"
     start "device-$k" env CLIENT_ID="$k" KEY="$folder/keys/device-$k" STATE_DIR="$folder/state/$k" \
         TRACE_DIR="$folder/traces" PORT="${ports[k + 1]}" "$deploy/device.sh"
 done
 flwr run "$root" lab --stream --run-config "num-clients=$number run-dir=\"$folder/runs\" $config"
 flwr ls lab
+PYTHONPATH=$root "$BIN/python" -m fedtide fleet status --run "$folder/runs"
 echo "$folder has all of it: runs/ (report.html), log/, traces/"

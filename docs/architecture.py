@@ -14,6 +14,7 @@ CONTENTS = {
     "api": "run, compare and load, for Python",
     "client": "the clients' part of the methods, in the training loop of any app",
     "flower": "the methods as strategies of any Flower app",
+    "fleet": "the boards: names, keys, how they are",
     "devices": "flwr run: nodes, messages, deadlines",
     "report": "pages about runs, comparisons and traces",
     "comparison": "cells side by side, tables, intervals",

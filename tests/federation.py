@@ -173,9 +173,9 @@ class Federation:
         """Make and register the keys of SuperNodes."""
         for name in names:
             self.deploy("key.sh", str(self.keys / name))
-        self.deploy("register.sh", *(f"{name}={self.keys / name}.pub" for name in names[:2]))
-        for name in names[2:]:
-            self.flwr("supernode", "register", "--name", name, str(self.keys / f"{name}.pub"), "lab")
+        command = [sys.executable, "-m", "fedtide", "fleet", "register"]
+        keys = [f"{name}={self.keys / name}.pub" for name in names]
+        subprocess.run([*command, *keys], cwd=ROOT, env=self.env, check=True)
 
     def node(
         self, name: str, *, secure: bool = True, key: bool = True, again: bool = True, **config: Any

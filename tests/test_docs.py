@@ -120,19 +120,15 @@ RUN = {
     "python experiments/": "test_experiments.py",
     "python benchmarks/": "test_benchmarks.py",
     "flwr run": "test_flower_run.py",
+    **dict.fromkeys(("flwr", "sudo", "mkdir", "for k", "ssh", "scp", "run="), "test_deploy.py"),
+    **dict.fromkeys(("python -m fedtide fleet", "deploy/"), "test_deploy.py"),
+    **dict.fromkeys(("python sim.py --config $run", "python sim.py --rehearse logs"), "test_deploy.py"),
     **dict.fromkeys(("cat >", "python split.py"), "here, with the files of docs/own-data.md"),
 }
 # What no test runs, and why.
 NOT_RUN = {
     "source": "the environment of the tests is active",
-    "flwr": "needs a SuperLink of one's own",
-    "sudo": "changes a server",
-    "mkdir": "configures a server",
-    "for k": "needs boards",
-    "ssh": "needs boards",
     "fedtide-device": "needs boards",
-    "deploy/local.sh": "test_devices.py runs such a federation",
-    "deploy/": "needs boards",
     "ray": "needs several machines",
     "sbatch": "needs Slurm",
     "docker": "needs Docker",
@@ -143,7 +139,6 @@ NOT_RUN = {
     "without=": "a variable of the commands that follow",
     "python sim.py $without": "flags in a variable",
     "python sim.py --config runs/": "needs a run of one's own",
-    "python sim.py --rehearse logs": "needs a log of one's own",
 }
 # Pages whose Python a test runs as it stands.
 PYTHON = {

@@ -6,11 +6,13 @@ fedtide --strategy fedavg mifa --seed 0 1 2   # several values: a comparison
 fedtide --list
 fedtide --show-trace phones --num-clients 100 --num-rounds 300
 fedtide --rehearse examples/fleet.csv         # which method for the devices of this log?
+fedtide fleet                                 # how are the boards of the federation?
 """
 
 from __future__ import annotations
 
 import signal
+import sys
 import traceback
 import warnings
 from collections.abc import Sequence
@@ -23,6 +25,11 @@ if TYPE_CHECKING:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line, that of the program unless another is given; return the exit code."""
+    words = sys.argv[1:] if argv is None else argv
+    if words[:1] == ["fleet"]:
+        from fedtide.fleet.command import main as fleet
+
+        return fleet(words[1:])
     if argv is None:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # the imports take seconds: Ctrl-C ends them silently
         warnings.formatwarning = _in_one_line

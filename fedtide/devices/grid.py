@@ -25,6 +25,7 @@ from fedtide.devices.messages import (
     Sent,
     calling_the_superlink,
     identity,
+    of_board,
     packed,
     unpacked,
     with_scalars,
@@ -77,6 +78,8 @@ class GridTransport(Transport):
         self._arrived: list[Arrived] = []
         self._looked = -math.inf
         self._deadline: float | None = None
+        self._names: dict[str, str] = {}  # of the boards, by client, as recorded last
+        self._boards: dict[str, dict[str, Scalar]] = {}  # what boards have said of themselves in this round
 
     def connect(self, members: NDArray[np.intp], timeout: float, least: int) -> NDArray[np.intp]:
         """Wait until `least` of these clients are connected; return those that are.
@@ -142,7 +145,11 @@ class GridTransport(Transport):
         record: dict[str, Any] = {"events": self.nodes.events}
         if self._deadline is not None:
             record["deadline_seconds"] = round(self._deadline, 3)
-        self.nodes.events, self._deadline = [], None
+        if self._boards:
+            record["boards"] = self._boards
+        if (names := self.nodes.names()) != self._names:
+            record["names"] = self._names = names
+        self.nodes.events, self._deadline, self._boards = [], None, {}
         return record
 
     def _round(
@@ -295,11 +302,14 @@ class GridTransport(Transport):
                 if self.deadlines is not None:
                     self.deadlines.learn(sent.client, taken, result.metrics.get(metrics.SECONDS))
                 result.metrics.setdefault(metrics.SECONDS, taken)
+                if said := of_board(result.metrics):
+                    self._boards[str(sent.client)] = said
 
     def _meet(self, node: int, reply: Message | str, taken: float) -> None:
         """Take in the identity of a node."""
-        if isinstance(reply, str):
+        said = reply if isinstance(reply, str) else identity(reply.content)
+        if isinstance(said, str):
             late = taken > PATIENCE_SECONDS - 1  # Flower's clock and ours differ a little
-            self.nodes.no_answer(node, f"no answer within {taken:.0f} s" if late else plain(reply))
+            self.nodes.no_answer(node, f"no answer within {taken:.0f} s" if late else plain(said))
             return
-        self.nodes.answer(node, *identity(reply.content), taken)
+        self.nodes.answer(node, *said, taken)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from fedtide.devices.identities import Identities, Identity, Start
+from fedtide.ground.wording import plain
 
 PATIENCE_SECONDS = 180.0  # for the first answer, which also fetches the app; doubled each time
 MAX_PATIENCE_SECONDS = 3600.0
@@ -128,6 +129,11 @@ class Nodes:
         said = self._known[self.of_client[client]].said
         assert said is not None, "it speaks for the client that it has said"
         return said
+
+    def names(self) -> dict[str, str]:
+        """Return the names under which the keys of nodes are registered, by the client they speak for."""
+        speakers = ((client, self._known[node]) for client, node in sorted(self.of_client.items()))
+        return {str(client): plain(known.name, 63) for client, known in speakers if known.key}
 
     def keep(self) -> None:
         """Keep who speaks for which client, for later runs."""

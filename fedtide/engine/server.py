@@ -131,7 +131,7 @@ class RoundServer(Server):
             record["virtual_seconds"] = seconds
         if (seconds := self._device_seconds(server_round, record, results, failures)) is not None:
             record["device_seconds"] = round(seconds, 6)
-        return record | self._of_transport(record)
+        return record | self._of_transport(record, results)
 
     def _device_seconds(
         self, server_round: int, record: Record, results: ReplyTable, failures: Sequence[ClientFailure]
@@ -148,11 +148,13 @@ class RoundServer(Server):
         measured = took[np.isfinite(took)]
         return float(measured.sum()) if len(measured) else None
 
-    def _of_transport(self, record: Record) -> Record:
+    def _of_transport(self, record: Record, results: ReplyTable) -> Record:
         """Return the additions of the transport; for devices, all that the trace `run` needs for a replay."""
         added = self.transport.record()
         if "events" not in added:
             return added
+        took = dict(results.reported[["client", "seconds"]].tolist())
+        added["reply_seconds"] = [round(took[client], 3) for client in record["active"]]
         if isinstance(self.strategy, FlexibleStrategy):
             added["planned"] = self.strategy.report.planned.tolist()
         added["events"] = [*record.get("events", ()), *added["events"]]
@@ -194,6 +196,7 @@ class RoundServer(Server):
     def _report(self, record: Record) -> None:
         """Call the observers; the next round's record gives their time, as `write`."""
         record.setdefault("seconds", {})["write"] = self._seconds_to_report
+        record["time"] = round(time.time(), 3)
         start = time.perf_counter()
         for observer in self.observers:
             observer(record)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from typing import Any
 
 from rich.console import Console
@@ -17,6 +18,7 @@ from fedtide.ground.memory import held_memory
 from fedtide.ground.wording import count, duration, say
 from fedtide.tasks import ACCURACY, Metric
 
+MOST_NAMED = 3  # of the clients that failed in a round
 PLAIN_LINES = 40  # about how many rounds are printed if the output is not a terminal
 
 
@@ -29,6 +31,7 @@ class ProgressReport(Observer):
         self._virtual_seconds: float | None = None
         self._printed = 0  # of PLAIN_LINES
         self._score, self._evaluated = "", 0
+        self._boards: dict[str, str] = {}  # their names, by client
         self._bar = progress_bar("round ", console)
 
     def start(self, settings: Settings) -> None:
@@ -50,6 +53,7 @@ class ProgressReport(Observer):
     def recall(self, record: Record) -> None:
         """Count a round that was shown before the run was interrupted."""
         self._virtual_seconds = record.get("virtual_seconds")
+        self._boards |= record.get("names", {})
         self.failures.update(record.get("failed", {}).values())
 
     def round(self, record: Record) -> None:
@@ -64,7 +68,7 @@ class ProgressReport(Observer):
             if (of_clients := record.get(f"client_{self.metric.key}")) is not None:
                 self._score += f"  at clients {of_clients:.4f}"
             score, self._evaluated = self._score, server_round
-        participation = _participation(record) + _clock(record)
+        participation = _participation(record, self._boards) + _clock(record)
         self._bar.update(self._task, completed=server_round, description=f"{score}  {participation}")
         for event in record.get("events", []):
             text = ", ".join(f"{k} {_short(v)}" for k, v in event.items())
@@ -158,8 +162,8 @@ def _tested(final: dict[str, Any]) -> str:
     return examples if clients is None else f"{examples} of {count(clients, 'client')}"
 
 
-def _participation(record: dict[str, Any]) -> str:
-    """Summarise the participation in a round."""
+def _participation(record: dict[str, Any], boards: Mapping[str, str]) -> str:
+    """Summarise the participation in a round; those who failed have the names of their boards."""
     if not record["round"]:
         return ""
     counts = {
@@ -167,7 +171,10 @@ def _participation(record: dict[str, Any]) -> str:
         "failed": len(record["failed"]),
         "offline": record["offline"],
     }
-    others = "".join(f", {number} {kind}" for kind, number in counts.items() if number)
+    names = [boards.get(client, client) for client in record["failed"]]
+    more = ", ..." if len(names) > MOST_NAMED else ""
+    who = {"failed": f" ({', '.join(names[:MOST_NAMED])}{more})"}
+    others = "".join(f", {number} {kind}{who.get(kind, '')}" for kind, number in counts.items() if number)
     return f"{count(len(record['active']), 'client')}{others}"
 
 

@@ -1,0 +1,162 @@
+"""How the boards of a fleet are: what the SuperLink knows of their nodes, and what a run has recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from rich.box import SIMPLE
+from rich.markup import escape
+from rich.table import Table
+
+from fedtide.engine.observers import Record
+from fedtide.engine.read_run import is_number, records_in
+from fedtide.fleet.boards import Board
+from fedtide.fleet.superlink import GONE, Node
+from fedtide.ground.wording import duration, plain
+
+RUNS = (Path("/var/lib/fedtide/runs"), Path("runs"))
+"""Where runs are looked for, the first that is there."""
+UNITS = {"temperature": " °C", "disk-free": " MB", "memory-free": " MB", "battery": " %", "energy": " J"}
+"""Of what boards report, see clients/device/health.py."""
+_LAST = "last reply"
+
+
+@dataclass
+class State:
+    """A board: who it is, whether it is there, and what a run has recorded of it."""
+
+    name: str
+    client: int | None = None
+    node: int | None = None
+    state: str = "unknown"  # online, offline, registered (never there), or unknown to the SuperLink
+    since: float | None = None  # seconds since the epoch
+    replied: float | None = None  # when its last counted reply came
+    round: int | None = None  # of that reply
+    replies: int = 0  # that counted
+    failures: int = 0
+    reason: str = ""  # of the last failure
+    speed: float | None = None  # local steps a second of the last counted reply
+    reported: dict[str, Any] = field(default_factory=dict)  # by the board itself, with its last reply
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it with the names of the table."""
+        return {**vars(self), "node": None if self.node is None else str(self.node)}
+
+
+def newest_run(folder: str | None) -> Path | None:
+    """Return the run folder that was written to last; `folder` is it, or has it; None: there is none."""
+    places = [Path(folder)] if folder else [place for place in RUNS if place.is_dir()][:1]
+    depths = ("metrics.jsonl", "*/metrics.jsonl", "*/*/metrics.jsonl")
+    there = [file for place in places for depth in depths for file in place.glob(depth) if file.is_file()]
+    return max(there, key=lambda file: file.stat().st_mtime).parent if there else None
+
+
+def states(nodes: Iterable[Node], boards: Mapping[str, Board], records: Iterable[Record]) -> list[State]:
+    """Return the state of each board, those of the file first, and of whoever else takes part."""
+    found = {name: State(name, board.client, board.node) for name, board in boards.items()}
+    numbers = {board.node: name for name, board in boards.items()}
+    for node in (node for node in nodes if node.state != GONE):
+        name = numbers.get(node.number) or node.name or str(node.number)
+        own = found.setdefault(name, State(name))
+        if own.node in (None, node.number):
+            own.node, own.state, own.since = node.number, node.state, _seconds(node.since)
+    of_client = {own.client: own for own in found.values() if own.client is not None}
+    for record in records:
+        for client, name in record.get("names", {}).items():
+            if name in found and client.isdecimal():
+                of_client[int(client)] = found[name]
+                found[name].client = int(client)
+        _take(record, of_client)
+    return [*{id(own): own for own in (*found.values(), *of_client.values())}.values()]
+
+
+def _take(record: Record, of_client: dict[int, State]) -> None:
+    """Take in what a round has recorded."""
+
+    def board(client: Any) -> State:
+        number = int(client)
+        return of_client.setdefault(number, State(f"client {number}", number))
+
+    active, steps = record.get("active", []), record.get("steps", [])
+    took = record.get("reply_seconds", [None] * len(active))
+    for client, done, seconds in zip(active, steps, took, strict=False):
+        if isinstance(client, int):
+            own = board(client)
+            own.replied, own.round, own.replies = record.get("time"), record["round"], own.replies + 1
+            own.speed = done / seconds if done and seconds else None
+    for client, reason in record.get("failed", {}).items():
+        if client.isdecimal():
+            own = board(client)
+            own.failures, own.reason = own.failures + 1, str(reason)
+    for client, reported in record.get("boards", {}).items():
+        if client.isdecimal() and isinstance(reported, dict):
+            board(client).reported = reported
+
+
+def table_of(boards: Iterable[State], now: float) -> Table:
+    """Return a table with a row for each board."""
+    table = Table(box=SIMPLE, pad_edge=False)
+    for title in ("board", "client", "state", "for", _LAST, "round", "replies", "failed", "steps/s"):
+        table.add_column(title, no_wrap=title != "board", justify="right" if title in _RIGHT else "left")
+    table.add_column("last failure", overflow="fold")
+    table.add_column("reports", overflow="fold")
+    for own in boards:
+        row = [
+            *(plain(own.name, 63), own.client, own.state, _ago(own.since, now), _ago(own.replied, now)),
+            *(own.round, own.replies, own.failures, None if own.speed is None else f"{own.speed:.3g}"),
+            *(plain(own.reason), ", ".join(_shown(key, value) for key, value in own.reported.items())),
+        ]
+        table.add_row(*("" if cell is None else escape(str(cell)) for cell in row))
+    return table
+
+
+_RIGHT = ("client", "round", "replies", "failed", "steps/s")
+
+
+def prometheus(boards: Iterable[State], now: float) -> str:
+    """Return the states as Prometheus reads them (text format 0.0.4)."""
+    lines: dict[str, list[str]] = {}
+    for own in boards:
+        labels = f'board="{_label(own.name)}",client="{"" if own.client is None else own.client}"'
+        values: dict[str, Any] = {
+            "up": int(own.state == "online"),
+            "last_reply_age_seconds": None if own.replied is None else now - own.replied,
+            "last_reply_round": own.round,
+            "replies_counted": own.replies,
+            "replies_failed": own.failures,
+            "steps_per_second": own.speed,
+        }
+        values |= {f"reported_{key.replace('-', '_')}": value for key, value in own.reported.items()}
+        for name, value in values.items():
+            if is_number(value):
+                lines.setdefault(name, []).append(f"fedtide_board_{name}{{{labels}}} {value:g}")
+    return "".join(
+        f"# TYPE fedtide_board_{name} gauge\n" + "".join(f"{line}\n" for line in own)
+        for name, own in lines.items()
+    )
+
+
+def recorded(folder: Path | None) -> Iterable[Record]:
+    """Return the records of a run folder; without one, none."""
+    return () if folder is None else records_in(folder, lenient=True)
+
+
+def _seconds(moment: str) -> float | None:
+    return datetime.fromisoformat(moment).timestamp() if moment else None
+
+
+def _ago(moment: float | None, now: float) -> str:
+    return "" if moment is None else duration(max(0.0, now - moment))
+
+
+def _shown(key: str, value: Any) -> str:
+    said = f"{value:.4g}" if is_number(value) else plain(value, 40)
+    return f"{plain(key, 30)} {said}{UNITS.get(key, '')}"
+
+
+def _label(text: str) -> str:
+    return plain(text, 63).replace("\\", "\\\\").replace('"', '\\"')
