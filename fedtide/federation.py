@@ -9,7 +9,7 @@ from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +28,14 @@ if TYPE_CHECKING:
     from torch import nn
 
 CLIENT_BYTES = 100  # of each client, in the trace, roster and data
+
+
+class ModelEnds(NamedTuple):
+    """The shape of a model's inputs, its number of outputs, and of tokens (0: inputs are numbers)."""
+
+    input_shape: tuple[int, ...]
+    num_outputs: int
+    vocabulary: int = 0
 
 
 @dataclass(eq=False)
@@ -125,10 +133,15 @@ class Federation:
         """Whether the trace depends on the clients' data: on their labels, or on their names."""
         return bool(self._by_data)
 
+    @property
+    def model_ends(self) -> ModelEnds:
+        """What the model for the data takes and gives."""
+        data = self.data
+        return ModelEnds(data.input_shape, data.num_outputs, getattr(data, "vocabulary", 0))
+
     def model_builder(self) -> Callable[[], nn.Module]:
         """Return a function that makes the model for the data, with initial weights drawn from the seed."""
-        data = self.data
-        return self.model_for(data.input_shape, data.num_outputs, getattr(data, "vocabulary", 0))
+        return self.model_for(*self.model_ends)
 
     def model_for(
         self, input_shape: tuple[int, ...], num_outputs: int, vocabulary: int = 0

@@ -38,6 +38,14 @@ def environment(unit: dict[str, list[str]]) -> dict[str, str]:
     return {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8", **own}
 
 
+def end_all(name: str) -> None:
+    """End all that a unit has started, as systemd does by the control group."""
+    for entry in Path("/proc").glob("[0-9]*/environ"):
+        with suppress(OSError):
+            if f"UNIT={name}".encode() in entry.read_bytes().split(b"\0"):
+                os.kill(int(entry.parent.name), signal.SIGKILL)
+
+
 def supervise(name: str) -> None:
     """Keep the command of a unit running until SIGTERM."""
     unit = settings(name)
@@ -56,8 +64,7 @@ def supervise(name: str) -> None:
             child.terminate()
             with suppress(subprocess.TimeoutExpired):
                 child.wait(40)
-            with suppress(ProcessLookupError):
-                os.killpg(child.pid, signal.SIGKILL)
+        end_all(name)
         sys.exit(0)
 
     signal.signal(signal.SIGTERM, stop)
@@ -65,14 +72,13 @@ def supervise(name: str) -> None:
         children.append(
             subprocess.Popen(
                 [*login, *unit["ExecStart"][0].split()],
-                env=environment(unit),
+                env=environment(unit) | {"UNIT": name},
                 cwd=unit["WorkingDirectory"][0],
                 start_new_session=True,
             )
         )
         code = children[-1].wait()
-        with suppress(ProcessLookupError):
-            os.killpg(children[-1].pid, signal.SIGKILL)
+        end_all(name)
         final = map(int, " ".join(unit.get("RestartPreventExitStatus", [])).split())
         if (unit["Restart"][0] != "always" and not code) or code in final:
             return

@@ -113,7 +113,7 @@ def the_server(lab: Lab) -> None:
 def an_update(lab: Lab, install: str) -> None:
     """The commands of section 2 again: a board's key and its own settings stay, old modules go."""
     server, board = lab.server, lab.boards[0]
-    board.root("sed -i 's/^OPTIONS=.*/OPTIONS=--report --numpy/' /etc/fedtide/device.env")
+    board.root("sed -i 's/^OPTIONS=.*/OPTIONS=--report/' /etc/fedtide/device.env")
     board.root("touch /opt/fedtide/fedtide/of_an_earlier_version.py")
     before, of_server = files(board), server.script("cat ~/.flwr/fleet.toml")
     assert server.script(install, "~/fedtide").count("is registered already") == BOARDS

@@ -120,6 +120,7 @@ RUN = {
     "python experiments/": "test_experiments.py",
     "python benchmarks/": "test_benchmarks.py",
     "flwr run": "test_flower_run.py",
+    "fedtide export": "test_export.py",
     **dict.fromkeys(("flwr", "sudo", "mkdir", "for k", "ssh", "scp", "run="), "test_deploy.py"),
     **dict.fromkeys(("python -m fedtide fleet", "deploy/"), "test_deploy.py"),
     **dict.fromkeys(("python sim.py --config $run", "python sim.py --rehearse logs"), "test_deploy.py"),
@@ -145,6 +146,7 @@ PYTHON = {
     "README.md": "test_readme.py, its commands as well",
     "docs/extending.md": "test_extending.py, its commands as well",
     "docs/flower-app.md": "test_flower_app_page.py",
+    "docs/inference.md": "test_export.py",
     "docs/run-folder.md": "test_run_folder_page.py",
 }
 

@@ -10,6 +10,7 @@ import pytest
 from flower import ROOT
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
 
 from clients.device import health
 from fedtide.devices.messages import of_board
@@ -19,7 +20,6 @@ from fedtide.fleet.lasting import LastingRun
 from fedtide.fleet.status import newest_run, prometheus, states, table_of
 from fedtide.fleet.superlink import GONE, Node, key_bytes
 from fedtide.ground.errors import SettingsError
-from fedtide.ground.wording import new_console
 
 KEY = "ecdsa-sha2-nistp384 AAAA"
 
@@ -119,7 +119,7 @@ def test_what_is_shown_of_the_state() -> None:
     assert 'fedtide_board_up{board="pi-1",client="1"} 0\n' in text
     for line in text.splitlines():
         assert line.startswith(("# TYPE fedtide_board_", "fedtide_board_")), line
-    console = new_console()
+    console = Console(width=200)
     with console.capture() as shown:
         console.print(table_of(boards, now=50.0))
     assert "temperature 50.5 °C, disk-free 100 MB" in shown.get()

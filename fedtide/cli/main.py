@@ -6,6 +6,7 @@ fedtide --strategy fedavg mifa --seed 0 1 2   # several values: a comparison
 fedtide --list
 fedtide --show-trace phones --num-clients 100 --num-rounds 300
 fedtide --rehearse examples/fleet.csv         # which method for the devices of this log?
+fedtide export runs/FOLDER --to onnx          # the model of a run, for other programs
 fedtide fleet                                 # how are the boards of the federation?
 """
 
@@ -30,6 +31,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         from fedtide.fleet.command import main as fleet
 
         return fleet(words[1:])
+    if words[:1] == ["export"]:
+        from fedtide.api.export import main as export
+
+        return export(words[1:])
     if argv is None:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # the imports take seconds: Ctrl-C ends them silently
         warnings.formatwarning = _in_one_line

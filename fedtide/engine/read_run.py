@@ -21,7 +21,7 @@ from fedtide.config.settings import MAX_BYTES, RECORDED
 from fedtide.engine.history import History
 from fedtide.engine.observers import Record
 from fedtide.engine.records import is_summary, parse_record
-from fedtide.federation import Federation
+from fedtide.federation import Federation, ModelEnds
 from fedtide.ground import dotted
 from fedtide.ground.errors import SettingsError
 from fedtide.ground.files import open_regular, parse_json, parse_toml, read_arrays, read_text
@@ -190,7 +190,7 @@ class Run:
             raise SettingsError(f"{file}: {error}") from None
 
     def model(self) -> nn.Module:
-        """Return the model with the final weights; its data are loaded, which say how large it is.
+        """Return the model with the final weights; of a run of an older version, the data are loaded.
 
         SettingsError: the run has not ended, its files do not fit together, or its folder names a model or
         other parts that are not of fedtide: then `load` it with ``trust=True``, if it is yours.
@@ -199,7 +199,7 @@ class Run:
 
         from clients.gradients.flat import exchanged
 
-        model = Federation.of(self.settings.for_clients()).model_builder()()
+        model = self._federation.model_for(*self.ends)()
         if (whole := self.path / "model.safetensors").exists():  # frozen weights are from elsewhere
             from safetensors.torch import load_file
 
@@ -212,6 +212,20 @@ class Run:
             for tensor, array in zip(tensors, arrays, strict=True):
                 tensor.copy_(torch.from_numpy(array))
         return model.eval()
+
+    @cached_property
+    def _federation(self) -> Federation:
+        return Federation.of(self.settings.for_clients())
+
+    @cached_property
+    def ends(self) -> ModelEnds:
+        """What the model takes and gives; an older version did not record it, and the data are loaded."""
+        try:
+            found = self.summary["ends"]
+            shape = tuple(map(int, found["input_shape"]))
+            return ModelEnds(shape, int(found["num_outputs"]), int(found["vocabulary"]))
+        except (KeyError, TypeError, ValueError):
+            return self._federation.model_ends
 
     def __repr__(self) -> str:
         value = "" if math.isnan(self.final) else f", {self.metric.title} {self.final:.4f}"

@@ -247,6 +247,7 @@ def _summary(experiment: Experiment, folder: RunFolder, ended: _State) -> dict[s
             "model": experiment.plan.model_name,
             "rounds": last["round"],
             "client_fits": ended.client_fits,
+            "ends": experiment.plan.model_ends._asdict(),
             "weights": model.num_trainable,
             **({"frozen_weights": model.num_frozen} if model.num_frozen else {}),
             **({} if ended.failure else _state_bytes(experiment.strategy)),

@@ -26,8 +26,10 @@ from fedtide.fleet.superlink import connected
 from fedtide.ground.errors import SettingsError
 from fedtide.ground.files import parse_toml, read_text
 
-WAIT_SECONDS = 10.0  # between two attempts, and two looks for the SuperLink
-ATTEMPTS = 3  # without a round that ended
+WAIT_SECONDS = (
+    10.0  # between two looks for the SuperLink, and after an attempt; doubled if no round has ended
+)
+ATTEMPTS = 5  # without a round that ended: a process that lost its SuperLink holds the folder for a minute
 MOST_BYTES = 2**20
 Say = Callable[[str], object]
 
@@ -73,7 +75,7 @@ class LastingRun:
             if useless == ATTEMPTS:
                 raise SettingsError(f"no round has ended in {ATTEMPTS} attempts: see above")
             if not self._stopped and (now is None or now.status != "finished"):
-                time.sleep(WAIT_SECONDS)
+                time.sleep(WAIT_SECONDS * 2**useless)
 
     def _attempt(self, before: Run | None) -> None:
         """Start the run, or resume what was done before, and pass on what it says until it ends."""

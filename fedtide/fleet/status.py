@@ -13,7 +13,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from fedtide.engine.observers import Record
-from fedtide.engine.read_run import is_number, records_in
+from fedtide.engine.read_run import records_in
+from fedtide.engine.records import is_number
 from fedtide.fleet.boards import Board
 from fedtide.fleet.superlink import GONE, Node
 from fedtide.ground.wording import duration, plain

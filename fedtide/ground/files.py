@@ -98,7 +98,7 @@ def replacing(path: Path, temporary: Path | None = None) -> Iterator[Path]:
     try:
         yield temporary
         os.replace(temporary, path)
-    except OSError:
+    except BaseException:
         with suppress(OSError):
             temporary.unlink()
         raise

@@ -1,0 +1,162 @@
+"""The model of a run as a file for other programs: `fedtide export RUN --to onnx`.
+
+Each file is read again where that is possible, and has to give the outputs of the run's model.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtide.engine.read_run import Run, read_run
+from fedtide.ground.display import exit_code
+from fedtide.ground.errors import SettingsError
+from fedtide.ground.files import replacing
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+PROG = "fedtide export"
+EXAMPLES = 3  # on which the file is compared with the model
+CLOSE = 1e-4  # relative to the largest output
+
+Outputs = Callable[["torch.Tensor"], NDArray[Any]]
+
+
+def export(run: Run, to: str, path: Path) -> None:
+    """Write the model of a run.
+
+    Parameters
+    ----------
+    run
+        A run that has ended.
+    to
+        One of `FORMATS`.
+    path
+        The file; it is replaced.
+
+    Raises
+    ------
+    SettingsError
+        The run has no model, the model cannot be written so, or the file gives other outputs.
+    OSError
+        The file cannot be written.
+    """
+    import torch
+
+    model, ends = run.model(), run.ends
+    if ends.vocabulary:
+        example = torch.randint(ends.vocabulary, (EXAMPLES, *ends.input_shape))
+    else:
+        example = torch.rand((EXAMPLES, *ends.input_shape), generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        expected = model(example).numpy()
+    with replacing(path, path.with_name(f".{path.name}")) as partial:
+        read = FORMATS[to](model, example, partial)
+        found = read(example)
+        largest = float(np.abs(expected).max())
+        if not np.allclose(found, expected, rtol=0, atol=CLOSE * max(1.0, largest)):
+            off = float(np.abs(found - expected).max())
+            raise SettingsError(f"{to}: the file gives outputs that differ by {off:.3g} from the model's")
+
+
+def _arrays(model: nn.Module) -> dict[str, NDArray[Any]]:
+    return {name: tensor.detach().numpy() for name, tensor in model.state_dict().items()}
+
+
+def _restored(model: nn.Module, state: dict[str, Any]) -> Outputs:
+    """Return what the model gives with a state that was read."""
+    import torch
+
+    model.load_state_dict({name: torch.as_tensor(value) for name, value in state.items()})
+    return lambda example: np.asarray(model(example).detach())
+
+
+def _numpy(model: nn.Module, example: torch.Tensor, path: Path) -> Outputs:
+    with path.open("wb") as file:
+        arrays: dict[str, Any] = _arrays(model)
+        np.savez(file, **arrays)
+    with np.load(path) as read:
+        return _restored(model, dict(read))
+
+
+def _safetensors(model: nn.Module, example: torch.Tensor, path: Path) -> Outputs:
+    from safetensors.numpy import load_file, save_file
+
+    save_file({name: np.ascontiguousarray(value) for name, value in _arrays(model).items()}, path)
+    return _restored(model, load_file(path))
+
+
+def _torchscript(model: nn.Module, example: torch.Tensor, path: Path) -> Outputs:
+    import torch
+
+    with warnings.catch_warnings():  # newer PyTorch recommends formats that the boards' one cannot read
+        warnings.simplefilter("ignore", FutureWarning)
+        torch.jit.save(torch.jit.trace(model, example), path)  # type: ignore[no-untyped-call]
+        read = torch.jit.load(path)  # type: ignore[no-untyped-call]
+    return lambda given: np.asarray(read(given).detach())
+
+
+def _onnx(model: nn.Module, example: torch.Tensor, path: Path) -> Outputs:
+    try:
+        import onnxruntime
+        import onnxscript  # noqa: F401 - PyTorch needs it
+    except ModuleNotFoundError as error:
+        raise SettingsError(f"onnx needs {error.name}: pip install 'fedtide[onnx]'") from None
+    import torch
+
+    torch.onnx.export(
+        model,
+        (example,),
+        path,
+        input_names=["input"],
+        output_names=["output"],
+        dynamic_shapes=({0: torch.export.Dim("examples")},),
+        external_data=False,
+        verbose=False,
+        dynamo=True,
+    )
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    return lambda given: np.asarray(session.run(None, {"input": given.numpy()})[0])
+
+
+FORMATS: dict[str, Callable[[nn.Module, torch.Tensor, Path], Outputs]] = {
+    "onnx": _onnx,
+    "torchscript": _torchscript,
+    "safetensors": _safetensors,
+    "numpy": _numpy,
+}
+SUFFIXES = {"onnx": ".onnx", "torchscript": ".pt", "safetensors": ".safetensors", "numpy": ".npz"}
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the command; return the exit code."""
+    parser = argparse.ArgumentParser(prog=PROG, description="Write the model of a run for other programs.")
+    parser.add_argument("run", metavar="RUN", help="run folder")
+    parser.add_argument("--to", choices=FORMATS, default="onnx", help="format (onnx)")
+    parser.add_argument("--output", metavar="FILE", help="default: model.onnx and so on, here")
+    parser.add_argument("--trust", action="store_true", help="import parts that only the folder names")
+    options = parser.parse_args(argv)
+    path = Path(options.output or f"model{SUFFIXES[options.to]}")
+
+    def write() -> int:
+        try:
+            export(read_run(Path(options.run), options.trust), options.to, path)
+        except SettingsError as error:
+            print(f"{PROG}: error: {error}", file=sys.stderr)
+            return 2
+        except OSError as error:
+            print(f"{PROG}: error: {path}: {error.strerror or error}", file=sys.stderr)
+            return 2
+        print(path)
+        return 0
+
+    return exit_code(PROG, write)

@@ -1,0 +1,97 @@
+"""The model of a run as a file for other programs."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from conftest import SMALL
+
+import fedtide
+from fedtide.api import export
+from fedtide.api.export import FORMATS, SUFFIXES, main
+
+PAGE = Path(__file__).parents[1] / "docs" / "inference.md"
+CSV = "a,b,kind\n1,2,x\n2,1,y\n3,5,x\n5,3,y\n1,4,x\n6,2,y\n"
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run whose table is gone."""
+    folder = tmp_path_factory.mktemp("export")
+    table = folder / "own.csv"
+    table.write_text(CSV)
+    settings = SMALL | {"num_clients": 2, "batch_size": 0, "run_dir": str(folder / "runs")}
+    done = fedtide.run(task=f"csv:file={table},target=kind", progress=False, report=False, **settings)
+    table.unlink()
+    return done.path
+
+
+def test_a_model_needs_no_data(run: Path) -> None:
+    loaded = fedtide.load(run)
+    assert isinstance(loaded, fedtide.Run)
+    assert loaded.ends == ((2,), 2, 0)
+    assert loaded.model()(torch.zeros(3, 2)).shape == (3, 2)
+
+
+@pytest.mark.parametrize("to", FORMATS)
+def test_other_programs_give_the_same_outputs(
+    to: str, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if to == "onnx":
+        onnxruntime = pytest.importorskip("onnxruntime")
+    monkeypatch.chdir(tmp_path)
+    assert main([str(run), "--to", to]) == 0
+    path = Path(f"model{SUFFIXES[to]}")
+    assert capsys.readouterr().out == f"{path}\n"
+    loaded = fedtide.load(run)
+    assert isinstance(loaded, fedtide.Run)
+    model, x = loaded.model(), torch.rand(7, 2)
+    expected = model(x).detach().numpy()
+    if to == "onnx":
+        (found,) = onnxruntime.InferenceSession(path).run(["output"], {"input": x.numpy()})
+    elif to == "torchscript":
+        found = torch.jit.load(path)(x).detach().numpy()  # type: ignore[no-untyped-call]
+    else:
+        from safetensors.numpy import load_file
+
+        arrays = load_file(path) if to == "safetensors" else dict(np.load(path))
+        weight, bias = (arrays[name] for name in model.state_dict())
+        found = x.numpy() @ weight.T + bias
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+    assert [entry.name for entry in tmp_path.iterdir()] == [path.name]
+
+
+def test_a_file_with_other_outputs_is_not_kept(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(export, "_restored", lambda model, state: lambda x: np.ones((len(x), 2)))
+    assert main([str(run), "--to", "numpy", "--output", str(tmp_path / "model.npz")]) == 2
+    assert "numpy: the file gives outputs that differ by" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_errors_are_one_line(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").touch()
+    for arguments, message in (
+        ([str(tmp_path)], "is not a run folder: it has no config.toml"),
+        ([str(run), "--to", "numpy", "--output", str(tmp_path / "file" / "x")], "Not a directory"),
+    ):
+        assert main(arguments) == 2
+        assert message in (error := capsys.readouterr().err)
+        assert error.count("\n") == 1
+
+
+def test_the_program_of_a_board(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The page's, with the model of the digits."""
+    pytest.importorskip("onnxruntime")
+    monkeypatch.chdir(tmp_path)
+    done = fedtide.run(progress=False, report=False, **SMALL)
+    assert main([str(done.path)]) == 0
+    (program,) = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.M | re.S)
+    exec(program, {})
+    expected = done.model()(torch.zeros(1, 1, 8, 8)).argmax(1).item()
+    assert capsys.readouterr().out == f"model.onnx\n[{expected}]\n"
