@@ -38,12 +38,12 @@ def environment(unit: dict[str, list[str]]) -> dict[str, str]:
     return {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8", **own}
 
 
-def end_all(name: str) -> None:
-    """End all that a unit has started, as systemd does by the control group."""
+def signal_all(name: str, number: int) -> None:
+    """Send a signal to all that a unit has started, as systemd does by the control group."""
     for entry in Path("/proc").glob("[0-9]*/environ"):
         with suppress(OSError):
             if f"UNIT={name}".encode() in entry.read_bytes().split(b"\0"):
-                os.kill(int(entry.parent.name), signal.SIGKILL)
+                os.kill(int(entry.parent.name), number)
 
 
 def supervise(name: str) -> None:
@@ -57,32 +57,33 @@ def supervise(name: str) -> None:
         made.chmod(int(unit["StateDirectoryMode"][0], 8))
     os.umask(int(unit["UMask"][0], 8))
     login = ["setpriv", f"--reuid={user}", f"--regid={user}", "--init-groups"]
-    children: list[subprocess.Popen[bytes]] = []
-
-    def stop(number: int, frame: object) -> None:
-        for child in children[-1:]:
-            child.terminate()
-            with suppress(subprocess.TimeoutExpired):
-                child.wait(40)
-        end_all(name)
-        sys.exit(0)
-
-    signal.signal(signal.SIGTERM, stop)
+    stopping: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, frame: stopping.append(number))
     while True:
-        children.append(
-            subprocess.Popen(
-                [*login, *unit["ExecStart"][0].split()],
-                env=environment(unit) | {"UNIT": name},
-                cwd=unit["WorkingDirectory"][0],
-                start_new_session=True,
-            )
+        process = subprocess.Popen(
+            [*login, *unit["ExecStart"][0].split()],
+            env=environment(unit) | {"UNIT": name},
+            cwd=unit["WorkingDirectory"][0],
+            start_new_session=True,
         )
-        code = children[-1].wait()
-        end_all(name)
+        while process.poll() is None and not stopping:
+            time.sleep(0.05)
+        if stopping:
+            if unit.get("KillMode") == ["mixed"]:
+                process.terminate()
+            else:
+                signal_all(name, signal.SIGTERM)
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(40)
+        signal_all(name, signal.SIGKILL)
         final = map(int, " ".join(unit.get("RestartPreventExitStatus", [])).split())
-        if (unit["Restart"][0] != "always" and not code) or code in final:
+        code = process.wait()
+        if stopping or (unit["Restart"][0] != "always" and not code) or code in final:
             return
-        time.sleep(float(unit["RestartSec"][0]))
+        for _ in range(int(float(unit["RestartSec"][0]) / 0.05)):
+            if stopping:
+                return
+            time.sleep(0.05)
 
 
 def start(name: str) -> None:

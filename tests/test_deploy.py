@@ -31,8 +31,9 @@ def for_two(text: str) -> str:
     """Return commands for two boards in place of five, and runs of a few rounds."""
     text = text.replace("0 1 2 3 4", "0 1").replace("pi-2", "pi-1")
     text = re.sub(r" (pi-[34]=pi-[34]\.pub|pi@pi-[234]|pi-1=pi-1\.pub(?= pi-1=))", "", text)
-    text = text.replace("num-clients=5 min-nodes=3", "num-clients=2 min-nodes=2 num-rounds=4")
-    return text.replace("--num-clients 5", "--num-clients 2").replace("--num-rounds 40", "--num-rounds 4")
+    text = text.replace("--rehearse logs", "--rehearse logs --num-rounds 20")
+    text = text.replace("num-clients=5 min-nodes=3", "num-clients=2 min-nodes=2 num-rounds=3")
+    return text.replace("--num-clients 5", "--num-clients 2").replace("--num-rounds 40", "--num-rounds 3")
 
 
 @pytest.fixture(scope="module")
@@ -128,14 +129,14 @@ def a_run(lab: Lab) -> None:
     run, service = commands("3. A run")
     start, ls, stop = run.splitlines()
     told = lab.server.script(start, "~/fedtide")
-    assert "round 4/4" in told, told
+    assert "round 3/3" in told, told
     assert "finished" in lab.server.script(ls, "~/fedtide")
     number = re.search(r"started run (\d+)", told)
     assert number
     stopped = stop.replace("RUN-ID", number[1]).partition("#")[0]
     assert "already" in lab.server.script(f"{stopped} 2>&1 || true", "~/fedtide").lower()
     of_board = fleet(lab)
-    assert [of_board[name]["round"] for name in ("pi-0", "pi-1")] == [4, 4]
+    assert [of_board[name]["round"] for name in ("pi-0", "pi-1")] == [3, 3]
     assert of_board["pi-0"]["client"] == 0
     assert {"disk-free", "memory-free", "load"} <= {*of_board["pi-0"]["reported"]}  # type: ignore[misc]
     assert not of_board["pi-1"]["reported"]
@@ -147,20 +148,20 @@ def a_run(lab: Lab) -> None:
     )
     assert 'fedtide_board_up{board="pi-1",client="1"} 1' in text
     lasting(lab, service)
-    assert [board["round"] for board in fleet(lab).values()] == [8, 8]
+    assert [board["round"] for board in fleet(lab).values()] == [4, 4]
 
 
 def lasting(lab: Lab, service: str) -> None:
     """A run as a service goes on when the SuperLink was killed, and when the machine was started again."""
     server, rounds = lab.server, "cat /var/lib/fedtide/runs/night/*/metrics.jsonl 2> /dev/null | wc -l"
-    short = service.replace("num-clients = 5\nmin-nodes = 3", "num-clients = 2\nnum-rounds = 8")
+    short = service.replace("num-clients = 5\nmin-nodes = 3", "num-clients = 2\nnum-rounds = 4")
     server.script(short, "~/fedtide")
-    for done, killed in ((2, "[s]uperlink.py"), (4, "[f]edtide fleet run")):
+    for done, killed in ((1, "[s]uperlink.py"), (2, "[f]edtide fleet run")):
         wait(lab, lambda done=done: int(server.root(rounds)) > done)
         server.root(f"pkill -9 -f '{killed}'")
     wait(lab, lambda: "finished: " in server.log("fedtide-run@night"))
     records = map(json.loads, server.root("cat /var/lib/fedtide/runs/night/*/metrics.jsonl").splitlines())
-    assert [record["round"] for record in records] == [*range(9)]
+    assert [record["round"] for record in records] == [*range(5)]
 
 
 def keys(lab: Lab) -> None:
