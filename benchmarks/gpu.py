@@ -33,7 +33,7 @@ from clients.memory.handshake import Memory
 from clients.rules import RULES
 from clients.simulated.jobs import Broadcast, Job
 from clients.simulated.virtual import Answers, ClientEnvironment, VirtualClients
-from fedtide.ground.contract import FitConfig
+from fedtide.base.contract import FitConfig
 from fedtide.tasks import PartitionedData
 from fedtide.tasks.models import MODELS, initialise
 

@@ -28,9 +28,9 @@ from clients.gradients.linear import Compiled, StackedLinear
 from clients.gradients.oracle import CohortOracle, Loop
 from clients.simulated.jobs import Broadcast, Job
 from clients.simulated.virtual import ClientEnvironment, VirtualClients
+from fedtide.base.contract import FitConfig
 from fedtide.config import Settings
 from fedtide.federation import Federation
-from fedtide.ground.contract import FitConfig
 
 WAYS: dict[str, Callable[[FlatModel], CohortOracle]] = {
     "compiled": Compiled,

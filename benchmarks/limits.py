@@ -31,7 +31,7 @@ from benchmarks.gradients import Clients
 from benchmarks.measure import machine, machine_line, table, write_json
 from benchmarks.workloads import WORKLOADS, Trainer, ensure_data, job_of, named_workloads, write_shards
 from clients.gradients.oracles import automatic
-from fedtide.ground.memory import keep_freed_memory
+from fedtide.base.memory import keep_freed_memory
 from fedtide.tasks import some_examples
 
 SIDE = 1024  # of the matrices

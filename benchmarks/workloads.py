@@ -19,9 +19,9 @@ from torch.nn import functional
 from torch.utils.data import TensorDataset
 
 from benchmarks.measure import Job
+from fedtide.base.specs import bind
 from fedtide.config import Settings
 from fedtide.federation import Federation
-from fedtide.ground.specs import bind
 from fedtide.tasks import MODELS
 
 STAND_IN = "MNIST could neither be found nor downloaded; random images of its shapes are used instead."

@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from flwr.app import Context
 from flwr.client import Client, ClientApp
 
-from fedtide.ground.one_object import one_object
+from fedtide.base.one_object import one_object
 
 
 def client_fn(context: Context) -> Client:

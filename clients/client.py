@@ -21,7 +21,7 @@ from flwr.common import (
 
 from clients.device.node import Node
 from clients.single import Asked, Trained
-from fedtide.ground.contract import Scalar, metrics
+from fedtide.base.contract import Scalar, metrics
 
 OK = Status(Code.OK, "")
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtide.ground.contract import FitConfig
+from fedtide.base.contract import FitConfig
 
 Indices = NDArray[np.intp]
 

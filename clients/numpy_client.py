@@ -28,8 +28,8 @@ from clients.draws import client_rng, draw_batches, draw_fisher
 from clients.rules.base import Oracle
 from clients.rules.vectors import Vector, as_array
 from clients.single import Asked, Trained, personal, train
-from fedtide.ground.contract import Scalar, metrics
-from fedtide.ground.one_object import one_object
+from fedtide.base.contract import Scalar, metrics
+from fedtide.base.one_object import one_object
 
 Array = NDArray[Any]
 MODELS = ("logistic", "mlp")

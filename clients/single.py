@@ -46,7 +46,7 @@ from clients.rules import usable_memory
 from clients.rules.base import Oracle, no_fisher
 from clients.rules.vectors import Vector, as_array, copy_of
 from clients.training import LocalDeadline, do_steps, finish, make_rule, of_weights
-from fedtide.ground.contract import FitConfig, metrics
+from fedtide.base.contract import FitConfig, metrics
 
 
 def fit(
@@ -146,7 +146,7 @@ class Trained(NamedTuple):
     """A client's part of a round."""
 
     arrays: list[NDArray[Any]]  # to send
-    reported: dict[str, Any]  # the metrics of the reply, see `fedtide.ground.contract.metrics`
+    reported: dict[str, Any]  # the metrics of the reply, see `fedtide.base.contract.metrics`
     memory: Memory | None  # see `fit`
     num_examples: int
     seconds: float = 0.0  # that the local steps took

@@ -21,9 +21,9 @@ from clients.rules import usable_memory
 from clients.simulated.jobs import Broadcast, Job
 from clients.simulated.virtual import ClientEnvironment, VirtualClients
 from clients.single import Asked, Trained
+from fedtide.base.contract import Scalar, metrics
 from fedtide.config import Settings
 from fedtide.federation import Federation
-from fedtide.ground.contract import Scalar, metrics
 from fedtide.tasks import PartitionedData
 from traces import Trace
 

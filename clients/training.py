@@ -17,8 +17,8 @@ from clients.memory.handshake import Memory
 from clients.rules import SGD, rule_named
 from clients.rules.base import Oracle, no_fisher
 from clients.rules.vectors import Rate, Vector, as_array, concatenate
-from fedtide.ground.contract import FitConfig
-from fedtide.ground.errors import change_in_place
+from fedtide.base.contract import FitConfig
+from fedtide.base.errors import change_in_place
 
 Arrays = Sequence[NDArray[Any]]
 

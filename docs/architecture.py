@@ -28,7 +28,7 @@ CONTENTS = {
     "config": "settings, and grids of them",
     "traces": "who is there, and how much work each client finishes",
     "tasks": "data sets, partitions, models",
-    "ground": "the contract of server and client, specs, allowed values, files",
+    "base": "the contract of server and client, specs, allowed values, files",
 }
 
 

@@ -27,10 +27,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.measure import table
+from fedtide.base.specs import parse
 from fedtide.config import Settings
 from fedtide.config.grid import cells
 from fedtide.engine.update_shares import applied_updates, as_shares
-from fedtide.ground.specs import parse
 from fedtide.plan import Plan
 
 DRAWN = ("fedavg", "fedau", "f3ast", "mimic", "fedlaavg", "fedvarp")

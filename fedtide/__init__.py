@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from fedtide.ground.packages import check_not_hidden
+from fedtide.base.packages import check_not_hidden
 
 if TYPE_CHECKING:
     from fedtide.api.functions import compare, load, run
+    from fedtide.base.errors import RunError, SettingsError
     from fedtide.comparison.comparison import Comparison
     from fedtide.engine.read_run import Run
     from fedtide.flower.strategy import MethodStrategy as strategy  # noqa: N813
-    from fedtide.ground.errors import RunError, SettingsError
     from fedtide.tasks.arrays import Task
 
 __all__ = ["Comparison", "Run", "RunError", "SettingsError", "Task", "compare", "load", "run", "strategy"]
@@ -27,7 +27,7 @@ def __getattr__(name: str) -> Any:
 
         return Task
     if name in ("RunError", "SettingsError"):
-        from fedtide.ground import errors
+        from fedtide.base import errors
 
         return getattr(errors, name)
     if name == "Run":

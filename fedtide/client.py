@@ -30,6 +30,8 @@ from clients.memory.stores import ContextStore
 from clients.rules import SGD, usable_memory
 from clients.rules.vectors import Vector, as_array, copy_of
 from clients.training import finish, make_rule
+from fedtide.base.contract import FitConfig
+from fedtide.base.contract import metrics as names
 from fedtide.flower.messages import (
     BUFFER_NAMES,
     LIMIT,
@@ -41,8 +43,6 @@ from fedtide.flower.messages import (
     own_record,
     own_vectors,
 )
-from fedtide.ground.contract import FitConfig
-from fedtide.ground.contract import metrics as names
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

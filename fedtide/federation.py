@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtide.base import dotted
+from fedtide.base.errors import SettingsError
+from fedtide.base.memory import check_room
+from fedtide.base.specs import Part, bind
 from fedtide.config.settings import Settings
-from fedtide.ground import dotted
-from fedtide.ground.errors import SettingsError
-from fedtide.ground.memory import check_room
-from fedtide.ground.specs import Part, bind
 from fedtide.tasks import MODELS, PARTITIONS, SIZES, TASKS, FederatedData, TaskSource, are_classes, initialise
 from fedtide.tasks.data import client_names
 from fedtide.tasks.foreign_partitions import checked_partition, checked_sizes

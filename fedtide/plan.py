@@ -14,14 +14,14 @@ from flwr.server.strategy import Strategy
 import strategies
 from clients.gradients.oracles import COHORTS
 from clients.rules import rule_named
+from fedtide.base import dotted
+from fedtide.base.allowed import Option, options_of
+from fedtide.base.errors import SettingsError
+from fedtide.base.sources import code_hash, content_hash
+from fedtide.base.specs import Part, bind, convert, find, parse
+from fedtide.base.wording import count
 from fedtide.config import Settings
 from fedtide.federation import Federation, trace_specs
-from fedtide.ground import dotted
-from fedtide.ground.allowed import Option, options_of
-from fedtide.ground.errors import SettingsError
-from fedtide.ground.sources import code_hash, content_hash
-from fedtide.ground.specs import Part, bind, convert, find, parse
-from fedtide.ground.wording import count
 from fedtide.interop.stock_strategy import StockStrategy, stock_type
 from fedtide.tasks import MODELS, PARTITIONS, SIZES, TASKS
 from strategies import FlexibleStrategy, Options

@@ -18,11 +18,11 @@ from rich.box import SIMPLE
 from rich.markup import escape
 from rich.table import Table
 
+from fedtide.base.display import exit_code
+from fedtide.base.wording import new_console
 from fedtide.config import Settings
 from fedtide.config.settings import EXECUTION_ONLY
 from fedtide.engine.read_run import Run, find_runs
-from fedtide.ground.display import exit_code
-from fedtide.ground.wording import new_console
 
 UNINTERESTING = EXECUTION_ONLY - {"engine"} | {"cohort"}  # settings that do not affect a run's result
 

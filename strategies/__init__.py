@@ -4,9 +4,9 @@ All that a method is written with can be imported from here: the base class, opt
 values, the replies of a round, and tables by client.
 """
 
-from fedtide.ground.allowed import Count, CountOrZero, NotNegative, Positive, Range, Share
-from fedtide.ground.contract import CORRECTED, SGD, Rule
-from fedtide.ground.errors import SettingsError
+from fedtide.base.allowed import Count, CountOrZero, NotNegative, Positive, Range, Share
+from fedtide.base.contract import CORRECTED, SGD, Rule
+from fedtide.base.errors import SettingsError
 from strategies.core.layers import Layer, Vector
 from strategies.core.members import AvailabilityManager, LossTracker
 from strategies.core.norms import MAX_RESULT

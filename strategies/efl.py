@@ -1,7 +1,7 @@
 """EFL: elastic local objectives, and updates compressed to ternary vectors in both directions.
 
 Ma et al., "EFL: Elastic Federated Learning on Non-IID Data", Algorithms 1 and 2. A client does s_k steps
-y -= eta (g(y) + lambda (U o y - V)) from y = w, and with ST as in fedtide/ground/contract/ternary.py
+y -= eta (g(y) + lambda (U o y - V)) from y = w, and with ST as in fedtide/base/contract/ternary.py
 
     D := R_k + y - w,   sent_k := ST(D),   R_k := D - sent_k,   u_k := diag I(y),   v_k := u_k o y;
     A := RG + sum_S (E p_k / s_k) sent_k,   out := ST(A),   RG := A - out,   w := w + out,
@@ -22,7 +22,7 @@ import numpy as np
 from flwr.common import Parameters, Scalar
 from numpy.typing import NDArray
 
-from fedtide.ground.contract.ternary import Rounding, Ties, kept, ternary
+from fedtide.base.contract.ternary import Rounding, Ties, kept, ternary
 from strategies import (
     Clients,
     CountOrZero,
@@ -159,7 +159,7 @@ class EFLOptions(AbandonmentOptions):
         `false` sends local weights as FedAvg does, which the server applies as they are.
     ties
         Entries of equal size: `exact` keeps k entries, `paper` and `mean` all, see
-        `fedtide.ground.contract.ternary.ternary`.
+        `fedtide.base.contract.ternary.ternary`.
     rounding
         What k is where n q is not whole: `floor` or `ceil`.
     apply

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 from flwr.common import Parameters, parameters_to_ndarrays
 
-from fedtide.ground import dotted
-from fedtide.ground.allowed import Option, did_you_mean
-from fedtide.ground.errors import SettingsError
-from fedtide.ground.specs import Part, bind, find
+from fedtide.base import dotted
+from fedtide.base.allowed import Option, did_you_mean
+from fedtide.base.errors import SettingsError
+from fedtide.base.specs import Part, bind, find
 from strategies import FlatParameters, FlexibleStrategy, Layer, Layout, Options, Roster, Selection
 from strategies.amplified_scaffold import AmplifiedScaffold
 from strategies.apfl import APFL

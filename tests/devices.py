@@ -9,7 +9,7 @@ from flwr.common import FitIns, FitRes, parameters_to_ndarrays
 
 from clients import single
 from clients.memory.handshake import Memory
-from fedtide.ground.contract import FitConfig
+from fedtide.base.contract import FitConfig
 
 Gradient = Callable[[np.ndarray], np.ndarray]
 

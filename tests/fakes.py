@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 import strategies
+from fedtide.base.contract import REPORTED
 from fedtide.engine.checkpoints.store import CheckpointStore
-from fedtide.ground.contract import REPORTED
 from fedtide.testing.contract import SIZES, START, M, N, delta, maker, play, work
 from fedtide.testing.rounds import NamedProxy, Rounds, TableManager, reply
 from strategies import FlatParameters, FlexibleStrategy, Layout, Replies

@@ -26,7 +26,7 @@ from flwr.common import (
     parameters_to_ndarrays,
 )
 
-from fedtide.ground.contract import Rule, ternary
+from fedtide.base.contract import Rule, ternary
 
 LONG = 10**6  # characters of the longest text
 TEXTS = ["no", "", "line\nline\r\n\x1b[31mred", "\0", "\ud800", "9" * 5000, "x" * LONG, "größe \u202e"]

@@ -12,7 +12,7 @@ from flwr.server.client_manager import SimpleClientManager
 from hostile_replies import NAMES, evaluation, failures, honest, spoiled
 
 import strategies
-from fedtide.ground.contract import SGD
+from fedtide.base.contract import SGD
 from strategies import STRATEGIES, FlatParameters, FlexibleStrategy, Roster
 from strategies.core.app import FlowerArguments
 

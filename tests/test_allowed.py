@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import numpy as np
 import pytest
 
-from fedtide.ground.allowed import REQUIRED, Checked, Count, Positive, Range, Share, checked, options_of
+from fedtide.base.allowed import REQUIRED, Checked, Count, Positive, Range, Share, checked, options_of
 from fedtide.tasks import MODELS, PARTITIONS, SIZES, TASKS
 from traces import TRACES
 

@@ -19,8 +19,8 @@ from clients.gradients.flat import FlatModel
 from clients.gradients.oracles import COHORTS, LARGEST, ORACLES, choose
 from clients.rules import RULES
 from clients.simulated.virtual import ClientEnvironment, VirtualClients
+from fedtide.base.allowed import options_of
 from fedtide.config import Settings
-from fedtide.ground.allowed import options_of
 from fedtide.tasks import Examples
 from fedtide.tasks.criteria import SquaredError
 from fedtide.tasks.models import MODELS

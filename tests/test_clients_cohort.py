@@ -17,8 +17,8 @@ from torch import nn
 from clients import training
 from clients.simulated.jobs import Broadcast, Job
 from clients.simulated.virtual import Answers, ClientEnvironment, VirtualClients
-from fedtide.ground.contract import FitConfig
-from fedtide.ground.contract.metrics import of_row
+from fedtide.base.contract import FitConfig
+from fedtide.base.contract.metrics import of_row
 from fedtide.tasks import PartitionedData
 from fedtide.tasks.models import MODELS
 

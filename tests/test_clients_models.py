@@ -8,10 +8,10 @@ import pytest
 
 from clients.simulated.jobs import Broadcast, Job
 from clients.simulated.virtual import Answers, ClientEnvironment, VirtualClients
+from fedtide.base.contract import FitConfig
+from fedtide.base.contract.metrics import of_row
 from fedtide.config import Settings
 from fedtide.federation import Federation
-from fedtide.ground.contract import FitConfig
-from fedtide.ground.contract.metrics import of_row
 from fedtide.tasks import Augmentation, Dataset, DatasetTask, PartitionedData
 
 LOOP = [

@@ -13,7 +13,7 @@ from flwr.common import EvaluateIns, FitIns, ndarrays_to_parameters, parameters_
 import strategies
 from clients.app import client_fn as either
 from clients.numpy_client import client_fn
-from fedtide.ground.contract import Rule, ternary
+from fedtide.base.contract import Rule, ternary
 
 ROOT = Path(__file__).parents[1]
 CONFIG: dict[str, Any] = {"round": 1, "local-steps": 5, "batch-size": 0, "learning-rate": 0.5}

@@ -26,7 +26,7 @@ from clients.gradients.oracle import Loop
 from clients.rules import SGD
 from clients.rules.base import Correction
 from clients.simulated.cohort import run
-from fedtide.ground.contract import FitConfig
+from fedtide.base.contract import FitConfig
 
 
 def flat(*parts: nn.Module, dtype: torch.dtype = torch.float64) -> FlatModel:

@@ -21,8 +21,8 @@ from clients.memory.handshake import Memory
 from clients.simulated.evaluation import evaluate
 from clients.simulated.jobs import Broadcast, Job
 from clients.simulated.virtual import Answers, ClientEnvironment, Failure, VirtualClients
-from fedtide.ground.contract import FitConfig
-from fedtide.ground.contract.metrics import of_row
+from fedtide.base.contract import FitConfig
+from fedtide.base.contract.metrics import of_row
 from fedtide.tasks import PartitionedData
 
 SIZES = [23, 7, 12]

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedtide.base.allowed import options_of
+from fedtide.base.specs import bind, build, parse, parse_options
 from fedtide.config import Settings
 from fedtide.config.settings import read_toml
 from fedtide.engine import memory_check
 from fedtide.engine.experiment import prepare
-from fedtide.ground.allowed import options_of
-from fedtide.ground.specs import bind, build, parse, parse_options
 from fedtide.plan import Plan
 
 # Words that a spec can contain: without its separators, and without spaces at either end.
@@ -158,7 +158,7 @@ def test_invalid_settings(values: dict[str, Any], says: str) -> None:
 def test_what_does_not_fit_is_refused_before_any_of_it_is_taken(
     monkeypatch: pytest.MonkeyPatch, values: dict[str, Any], says: str
 ) -> None:
-    monkeypatch.setattr("fedtide.ground.memory.total_memory", lambda: 16 * 2**30)
+    monkeypatch.setattr("fedtide.base.memory.total_memory", lambda: 16 * 2**30)
     small = {"num-clients": 6, "num-rounds": 2, "local-steps": 2, "engine": "inline", "model": "logistic"}
     with pytest.raises(ValueError, match=says) as refusal:
         prepare(Plan.of(Settings.from_mapping({**small, **values}, "here")), tune=False)
@@ -171,7 +171,7 @@ def test_what_a_round_takes_is_said_or_refused(monkeypatch: pytest.MonkeyPatch, 
     What is sure in the first round is refused where there is too little room, what may come later is said.
     """
     size, there = 2**30, 150 * 2**30
-    monkeypatch.setattr("fedtide.ground.memory.total_memory", lambda: 64 * 2**30)
+    monkeypatch.setattr("fedtide.base.memory.total_memory", lambda: 64 * 2**30)
     monkeypatch.setattr(memory_check, "replies_limit", lambda: 8 * 2**30)
     monkeypatch.setattr("shutil.disk_usage", lambda folder: SimpleNamespace(free=there))
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))

@@ -14,8 +14,8 @@ import strategies
 from clients import single
 from clients.memory.handshake import Memory
 from clients.rules import RULES
-from fedtide.ground.contract import SGD, FitConfig, Rule
-from fedtide.ground.contract.ternary import unpack
+from fedtide.base.contract import SGD, FitConfig, Rule
+from fedtide.base.contract.ternary import unpack
 
 OPTIONS: list[tuple[str, dict[str, Any]]] = [
     *((name, {}) for name in strategies.STRATEGIES),

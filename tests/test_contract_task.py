@@ -9,7 +9,7 @@ from flwr.common import FitIns, Parameters, serde
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from fedtide.ground.contract import FitConfig
+from fedtide.base.contract import FitConfig
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
 NATURAL = st.integers(0, 2**63 - 1)

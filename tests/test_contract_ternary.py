@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from clients.rules import elastic as at_clients
-from fedtide.ground.contract.ternary import HEADER, TIES, kept, pack, ternary, unpack
+from fedtide.base.contract.ternary import HEADER, TIES, kept, pack, ternary, unpack
 
 MAGNITUDES = st.floats(width=64) | st.floats(1e-300, 1e300)
 

@@ -14,8 +14,8 @@ from killed import saved_rounds, start
 from waiting import PATIENCE, wait_until
 
 import sim
-from fedtide.ground import display
-from fedtide.ground.display import OutputLost, Stream
+from fedtide.base import display
+from fedtide.base.display import OutputLost, Stream
 
 ROOT = Path(__file__).parents[1]
 F_GETPIPE_SZ = 1032

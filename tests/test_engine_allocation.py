@@ -12,7 +12,7 @@ import pytest
 COUNT = """
 import json, resource
 import numpy as np
-from fedtide.ground.memory import keep_freed_memory
+from fedtide.base.memory import keep_freed_memory
 
 def faults():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt

@@ -9,10 +9,10 @@ from flwr.common import FitIns
 from flwr.supercore.constant import TaskType
 from grid_nodes import Federation, after, ask, eventually, trained, transport_in_event_time
 
+from fedtide.base.contract import FitConfig
 from fedtide.config import Settings
 from fedtide.devices.connected import ConnectedClients
 from fedtide.devices.flower_run import run_on_grid
-from fedtide.ground.contract import FitConfig
 from strategies import FlatParameters, Layout
 from strategies.core.round import RoundInstructions
 

@@ -24,10 +24,10 @@ import clients.simulated.virtual
 import sim
 from clients.memory.spill import Memories
 from clients.simulated.virtual import is_out_of_memory
+from fedtide.base.spill import SpillFile
 from fedtide.config import Settings
 from fedtide.engine.evaluation import GlobalEvaluator
 from fedtide.engine.transports.base import EngineLost
-from fedtide.ground.spill import SpillFile
 from fedtide.loggers.progress import final_table
 from strategies import Roster
 from traces import Always

@@ -16,10 +16,10 @@ from test_engine_transports import RUN
 from clients.simulated import cohort, virtual
 from clients.simulated.virtual import VirtualClients
 from clients.training import make_rule
+from fedtide.base import memory, spill
 from fedtide.engine.transports.base import EngineLost
 from fedtide.engine.transports.ray import shared_rows, transport, workers
 from fedtide.engine.transports.ray.workers import Worker
-from fedtide.ground import memory, spill
 from strategies.core import replies, reply_vectors
 
 FLOAT = np.dtype(np.float32)

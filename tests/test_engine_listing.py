@@ -10,11 +10,11 @@ import torch
 from registries import KNOWN
 
 import sim
+from fedtide.base.specs import bind
 from fedtide.cli.listing import methods_by_need
 from fedtide.config import Settings
 from fedtide.engine.experiment import prepare
 from fedtide.federation import Federation
-from fedtide.ground.specs import bind
 from fedtide.plan import Plan
 from fedtide.tasks import MODELS
 from strategies import Options

@@ -13,10 +13,10 @@ from rich.text import Text
 
 import sim
 from fedtide import runs
+from fedtide.base.memory import held_memory
+from fedtide.base.wording import duration
 from fedtide.config import Settings
 from fedtide.engine.observers import observing
-from fedtide.ground.memory import held_memory
-from fedtide.ground.wording import duration
 from fedtide.loggers.progress import ProgressReport, final_table
 
 

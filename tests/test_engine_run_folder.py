@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from fedtide.base.errors import SettingsError
 from fedtide.config import Settings
 from fedtide.engine.read_run import records_in
 from fedtide.engine.run_folder import RunFolder
-from fedtide.ground.errors import SettingsError
 from fedtide.plan import Plan
 
 

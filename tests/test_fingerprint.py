@@ -19,7 +19,7 @@ import torch
 from torch import nn
 
 import fedtide
-from fedtide.ground.fingerprint import fingerprint
+from fedtide.base.fingerprint import fingerprint
 from strategies.fedavg import FedAvg
 from traces import Always
 
@@ -320,7 +320,7 @@ def test_they_are_the_same_in_every_process(tmp_path: Path) -> None:
         "closure,partial,set,constant in a set,frame,parameters of a model,strategy,task,class in a closure"
     )
     code = (
-        "import test_fingerprint as t, fedtide.ground.fingerprint as f; "
+        "import test_fingerprint as t, fedtide.base.fingerprint as f; "
         f"print([f.fingerprint(t.PAIRS[name](1)) for name in {names!r}.split(',')])"
     )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([*sys.path, str(Path(__file__).parent)])}

@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from clients.device import health
+from fedtide.base.errors import SettingsError
 from fedtide.devices.messages import of_board
 from fedtide.fleet.boards import Board, Boards, check_name, read_key
 from fedtide.fleet.command import main
 from fedtide.fleet.lasting import LastingRun
 from fedtide.fleet.status import newest_run, prometheus, states, table_of
 from fedtide.fleet.superlink import GONE, Node, key_bytes
-from fedtide.ground.errors import SettingsError
 
 KEY = "ecdsa-sha2-nistp384 AAAA"
 

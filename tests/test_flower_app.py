@@ -432,7 +432,7 @@ def test_a_trace_says_who_is_there() -> None:
 
 
 def strategies_trace(text: str) -> Any:
-    from fedtide.ground.specs import build
+    from fedtide.base.specs import build
     from traces import TRACES
 
     return build("trace", TRACES, text, 10, 0)

@@ -22,11 +22,11 @@ from scripts import Done
 
 import fedtide
 import sim
+from fedtide.base import dotted
+from fedtide.base.errors import SettingsError
+from fedtide.base.specs import find
+from fedtide.base.tables import csv_text
 from fedtide.federation import trace_specs
-from fedtide.ground import dotted
-from fedtide.ground.errors import SettingsError
-from fedtide.ground.specs import find
-from fedtide.ground.tables import csv_text
 from fedtide.report.__main__ import main as report
 
 MINE = """

@@ -17,11 +17,11 @@ from clients.gradients.flat import FlatModel, as_tensor, exchanged
 from clients.gradients.oracles import ORACLES, choose
 from clients.simulated.jobs import Broadcast, Job
 from clients.simulated.virtual import ClientEnvironment, VirtualClients
+from fedtide.base.contract import FitConfig
 from fedtide.config import Settings
 from fedtide.engine.experiment import prepare
 from fedtide.engine.memory_check import check_fits
 from fedtide.engine.run import simulate
-from fedtide.ground.contract import FitConfig
 from fedtide.plan import Plan
 from fedtide.tasks import PartitionedData
 
@@ -183,7 +183,7 @@ def test_what_cannot_be_trained_is_one_line(capsys: Any, monkeypatch: pytest.Mon
         sim.main(["--model", "test_frozen.nothing", "--num-rounds", "1", "--client-gpus", "0"])
     assert "no weights that require a gradient" in capsys.readouterr().err
     large = nn.Sequential(nn.Linear(1000, 10).requires_grad_(False), nn.Linear(10, 2))
-    monkeypatch.setattr("fedtide.ground.memory.total_memory", lambda: 200_000)
+    monkeypatch.setattr("fedtide.base.memory.total_memory", lambda: 200_000)
     check_fits("large", lambda: large)  # 3 x 40 kB and 8 x 88 bytes
     with pytest.raises(ValueError, match="that needs"):
         check_fits("large", lambda: large.requires_grad_(True))

@@ -8,7 +8,7 @@ import torch
 from golden_cases import cases, close, devices_of, play, strategy_of, variants
 
 import clients.rules.elastic
-import fedtide.ground.contract.ternary
+import fedtide.base.contract.ternary
 from strategies.core.parameters import decode
 
 OPTIONS = {"objective": "departure", "lam": "elasticity", "q": "sparsity"}  # others have our names
@@ -62,6 +62,6 @@ def test_ternary(vector: Any) -> None:
     case, name = vector
     ties, rounding = name.split("/")
     T, expected = np.array(case["T"]), case["expect"][name]
-    k = fedtide.ground.contract.ternary.kept(len(T), case["q"], rounding)
-    close(fedtide.ground.contract.ternary.ternary(T, k, ties), expected, "server")
+    k = fedtide.base.contract.ternary.kept(len(T), case["q"], rounding)
+    close(fedtide.base.contract.ternary.ternary(T, k, ties), expected, "server")
     close(clients.rules.elastic.ternary(torch.from_numpy(T), k, ties).numpy(), expected, "client")

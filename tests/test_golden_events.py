@@ -13,12 +13,12 @@ from fakes import NamedProxy
 from golden_cases import close, curvature, devices_of, strategy_of, variants
 from test_golden import METHODS, VALUES, check_state, layers_of
 
+from fedtide.base.contract import FitConfig
 from fedtide.engine.availability import TraceClientManager
 from fedtide.engine.event_clock import EventClock
 from fedtide.engine.server import RoundServer
 from fedtide.engine.transports.base import Transport
 from fedtide.engine.transports.late import EventTime
-from fedtide.ground.contract import FitConfig
 from strategies import SELECTIONS, STRATEGIES
 from strategies.core.replies import ReplyTable
 from traces.base import NEVER, microseconds

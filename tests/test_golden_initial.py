@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from golden_cases import cases, close, devices_of, play, strategy_of, variants
 
-from fedtide.ground.specs import bind
+from fedtide.base.specs import bind
 from strategies import Layout
 from strategies.parts.initial_model import INITIAL_MODELS
 

@@ -10,7 +10,7 @@ from flwr.common import parameters_to_ndarrays
 from golden_cases import close, devices_of, play, strategy_of, variants
 
 from clients.rules import rule_named
-from fedtide.ground.contract import FitConfig
+from fedtide.base.contract import FitConfig
 
 OPTIONS = {"vgrad": "gradient", "alpha_mode": "alpha_mode", "theta_init": "start"}
 VALUES = {"chain": "chain-rule"}  # the reference's words for ours

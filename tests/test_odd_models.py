@@ -26,7 +26,7 @@ from clients.gradients import linear_sgd
 from clients.gradients.flat import FlatModel
 from clients.gradients.oracles import ORACLES, choose
 from clients.simulated.virtual import ClientEnvironment, VirtualClients
-from fedtide.ground.errors import SettingsError
+from fedtide.base.errors import SettingsError
 from fedtide.tasks import some_examples
 from fedtide.tasks.models import MODELS
 

@@ -10,7 +10,7 @@ from grid_nodes import OK, Federation, ask, trained, transport
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedtide.ground.one_object import MOST_BYTES, NAME, one_object, packed, unpacked
+from fedtide.base.one_object import MOST_BYTES, NAME, one_object, packed, unpacked
 
 SCALARS = st.one_of(
     *(st.booleans(), st.integers(-(2**60), 2**60), st.floats(allow_nan=False), st.text(), st.binary())

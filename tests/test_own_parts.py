@@ -14,13 +14,13 @@ from own_parts import METHODS, Folder, of_the_page
 
 import sim
 from clients.rules import rule_named
+from fedtide.base.allowed import options_of
+from fedtide.base.errors import SettingsError
+from fedtide.base.specs import find
 from fedtide.config import Settings
 from fedtide.engine.experiment import prepare
 from fedtide.engine.read_run import find_runs
 from fedtide.federation import Federation
-from fedtide.ground.allowed import options_of
-from fedtide.ground.errors import SettingsError
-from fedtide.ground.specs import find
 from fedtide.plan import Plan
 from strategies import make
 
@@ -36,7 +36,7 @@ from torch import nn
 from strategies import FlexibleStrategy, Options
 from strategies.parts.server_optimizers import ServerOptimizer
 from strategies.mimic import MimiC
-from fedtide.ground.contract import Rule
+from fedtide.base.contract import Rule
 from traces import Trace
 
 NUMBER = 3
@@ -204,7 +204,7 @@ import numpy as np
 from torch import nn
 
 from clients.rules import SGD
-from fedtide.ground.contract import Rule
+from fedtide.base.contract import Rule
 from strategies.fedavg import FedAvg
 from traces import Always
 
@@ -254,7 +254,7 @@ RESULTS = """
 import numpy as np
 
 from clients.rules import SGD
-from fedtide.ground.contract import Rule
+from fedtide.base.contract import Rule
 from strategies import Selection
 from strategies.fedavg import FedAvg
 from traces import Always, RoundAvailability

@@ -9,7 +9,7 @@ import pytest
 
 import fedtide.plan
 from fedtide.api.functions import run
-from fedtide.ground import specs
+from fedtide.base import specs
 from fedtide.tasks import TASKS, DatasetTask
 
 SPECS = 9  # by default: strategy, task, model, partition, sizes, two traces, schedule, selection

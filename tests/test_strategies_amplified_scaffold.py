@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from fakes import M, N, Rounds, delta, make
 
-from fedtide.ground.specs import bind
+from fedtide.base.specs import bind
 from strategies.parts.server_optimizers import SERVER_OPTIMIZERS
 from strategies.registry import layers_of
 

@@ -17,20 +17,20 @@ from tables import DEVICE_TABLES, Clients, E
 from torch.nn import functional
 
 import clients.rules.elastic
-import fedtide.ground.contract.ternary
+import fedtide.base.contract.ternary
 import strategies
 from clients.app import client_fn
 from clients.gradients.flat import FlatModel
 from clients.rules.elastic import Elastic
+from fedtide.base.contract import FitConfig
 from fedtide.config import Settings
 from fedtide.engine.experiment import prepare
 from fedtide.engine.run import virtual_transport
-from fedtide.ground.contract import FitConfig
 from fedtide.plan import Plan
 from strategies import Roster
 from strategies.core.parameters import decode
 
-TIES = st.sampled_from(fedtide.ground.contract.ternary.TIES)
+TIES = st.sampled_from(fedtide.base.contract.ternary.TIES)
 SPARSITY = st.floats(0.01, 1)
 
 # Nothing is lost
@@ -99,7 +99,7 @@ def test_exact_ties_stay_exact(dtype: Any) -> None:
     for number in range(3):
         before, replies = strategy.weights.copy(), []
         for client, instruction in rounds.ask(range(count)).items():
-            packed = fedtide.ground.contract.ternary.pack(np.full(size, rng.normal() ** 2, dtype))
+            packed = fedtide.base.contract.ternary.pack(np.full(size, rng.normal() ** 2, dtype))
             steps = int(rng.integers(1, 8))
             replies.append((client, reply(instruction, None, int(sizes[client]), [packed], steps=steps)))
         moved = np.flatnonzero(rounds.hear(*replies) != before)

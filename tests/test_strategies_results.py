@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import strategies
-from fedtide.ground.contract import REPORTED
+from fedtide.base.contract import REPORTED
 from strategies import FedAvg, FlatParameters, FlexibleStrategy, Layout, Replies, Roster
 from strategies.core.replies import ReplyTable
 from strategies.core.reply_vectors import ReplyVectors

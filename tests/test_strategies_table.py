@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import strategies
-from fedtide.ground.spill import folder_of_large_files
+from fedtide.base.spill import folder_of_large_files
 from strategies import Layout, Roster
 from strategies.core.replies import Replies
 from strategies.core.state import Rows

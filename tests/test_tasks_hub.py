@@ -258,7 +258,7 @@ def test_without_the_extra(load: Callable[..., Any], monkeypatch: pytest.MonkeyP
 
 
 def test_the_name_needs_no_key() -> None:
-    from fedtide.ground.specs import bind
+    from fedtide.base.specs import bind
     from fedtide.tasks import PARTITIONS, TASKS
 
     for text in ("hf: a/b ,label=y", "hf:name=a/b,label=y", "hf:label=y,name=a/b"):

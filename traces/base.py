@@ -9,8 +9,8 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedtide.ground.allowed import Checked, Count, CountOrZero, options_of
-from fedtide.ground.errors import ResultError, SettingsError
+from fedtide.base.allowed import Checked, Count, CountOrZero, options_of
+from fedtide.base.errors import ResultError, SettingsError
 
 
 class RoundAvailability(NamedTuple):

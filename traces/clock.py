@@ -11,8 +11,8 @@ from typing import Literal, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtide.ground.allowed import Count, NotNegative, Positive
-from fedtide.ground.errors import SettingsError
+from fedtide.base.allowed import Count, NotNegative, Positive
+from fedtide.base.errors import SettingsError
 from traces.base import NEVER, SECOND, Moments, RoundAvailability, SeededTrace, microseconds
 from traces.patterns.speeds import Speeds
 from traces.sessions import Online, Sessions

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtide.ground.errors import SettingsError
+from fedtide.base.errors import SettingsError
 from traces.base import Role, RoundAvailability, Trace, availability_in
 from traces.clock import TimedTrace
 from traces.membership import Membership

@@ -9,7 +9,7 @@ from typing import NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtide.ground.errors import SettingsError
+from fedtide.base.errors import SettingsError
 from traces.base import (
     NEVER,
     SECOND,

@@ -10,8 +10,8 @@ from typing import Annotated, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtide.ground.allowed import Positive, Range, Share
-from fedtide.ground.errors import SettingsError
+from fedtide.base.allowed import Positive, Range, Share
+from fedtide.base.errors import SettingsError
 from traces.base import RoundAvailability, SeededTrace, complete_if_online
 from traces.patterns.markov import Chains
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from fedtide.ground.contract import Scalar, metrics
+from fedtide.base.contract import Scalar, metrics
 
 SYS, PROC = Path("/sys/class"), Path("/proc")
 

@@ -25,9 +25,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtide.ground.files import open_regular, read_arrays, replacing
-from fedtide.ground.images import pixels_of
-from fedtide.ground.tables import read_table
+from fedtide.base.files import open_regular, read_arrays, replacing
+from fedtide.base.images import pixels_of
+from fedtide.base.tables import read_table
 
 MAX_BYTES = 1 << 30  # of the inputs, and of an .npz file
 IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".pgm", ".ppm", ".webp", ".tif", ".tiff")

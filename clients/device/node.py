@@ -25,7 +25,7 @@ from clients.device.leave import has_left, is_leaving
 from clients.device.local_data import DataSpec
 from clients.memory.handshake import Memory
 from clients.memory.stores import ContextStore, FileStore, Store
-from fedtide.ground.contract import FitConfig, Scalar, metrics
+from fedtide.base.contract import FitConfig, Scalar, metrics
 
 log = logging.getLogger("flwr")
 

@@ -19,7 +19,7 @@ from clients.gradients.flat import FlatModel
 from clients.gradients.oracle import CohortOracle
 from clients.gradients.proof import plain_sequence
 from clients.rules.base import Change
-from fedtide.ground.errors import SettingsError
+from fedtide.base.errors import SettingsError
 
 aten = torch.ops.aten
 

@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from clients.gradients.chain import Chain, ChainLayer, Convolution, Flatten, MaxPooling, ReLU
 from clients.gradients.flat import FlatModel
-from fedtide.ground.errors import SettingsError
+from fedtide.base.errors import SettingsError
 
 MAX_CHANNELS = 12  # that a convolution may have as inputs: with 16, libraries are faster
 

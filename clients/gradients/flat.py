@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
-from fedtide.ground.errors import SettingsError
+from fedtide.base.errors import SettingsError
 from fedtide.tasks import CROSS_ENTROPY, Criterion
 
 _BLOCK = 1 << 22  # numbers in the per-example gradients that are computed in one call

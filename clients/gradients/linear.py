@@ -22,7 +22,7 @@ from clients.gradients.flat import FlatModel
 from clients.gradients.oracle import CohortOracle
 from clients.gradients.proof import plain_sequence
 from clients.rules.base import Change, Correction
-from fedtide.ground.errors import SettingsError
+from fedtide.base.errors import SettingsError
 from fedtide.tasks.criteria import CrossEntropy
 
 MAX_THREADS = 16  # more would wait for memory

@@ -22,7 +22,7 @@ from clients.gradients.flat import FlatModel, as_tensor, one_thread
 from clients.gradients.proof import obstacle, prove
 from clients.rules.base import Change, Correction
 from clients.rules.vectors import subtract
-from fedtide.ground.errors import SettingsError
+from fedtide.base.errors import SettingsError
 from fedtide.tasks import Examples
 
 

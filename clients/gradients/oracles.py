@@ -12,8 +12,8 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import TYPE_CHECKING, NamedTuple
 
-from fedtide.ground.errors import SettingsError
-from fedtide.ground.specs import find
+from fedtide.base.errors import SettingsError
+from fedtide.base.specs import find
 from fedtide.tasks import some_examples
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from clients.draws import BatchIndices
 from clients.gradients.batches import Batch, CohortBatches
 from clients.gradients.flat import FlatModel, as_tensor, own_draws
 from clients.rules.base import Correction
-from fedtide.ground.errors import SettingsError
+from fedtide.base.errors import SettingsError
 from fedtide.tasks import Examples
 
 if TYPE_CHECKING:

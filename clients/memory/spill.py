@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from clients.memory.handshake import ClientState, Memory
-from fedtide.ground.spill import SpillFile
+from fedtide.base.spill import SpillFile
 
 RAM_LIMIT = 1 << 30  # bytes of all memories that are kept in RAM
 

@@ -27,7 +27,7 @@ from flwr.app import ConfigRecord, Context
 from numpy.typing import NDArray
 
 from clients.memory.handshake import ClientState, Memory
-from fedtide.ground.files import open_regular, write_durably
+from fedtide.base.files import open_regular, write_durably
 
 RECORD = "fedtide.memory"
 KEPT_RUNS = 4  # files of other runs that are kept for each client, if they are newer than

@@ -18,8 +18,8 @@ from clients.rules.elastic import Elastic
 from clients.rules.focus import KeptGradient, KeptLastGradient, LastGradient
 from clients.rules.pfedme import PFedMe
 from clients.rules.uploads import CorrectedUpload, DifferenceUpload
-from fedtide.ground import dotted
-from fedtide.ground.errors import SettingsError
+from fedtide.base import dotted
+from fedtide.base.errors import SettingsError
 
 __all__ = ["RULES", "SGD", "rule_named", "usable_memory"]
 
@@ -40,7 +40,7 @@ RULES: dict[str, type[SGD]] = {
     "kept-gradient": KeptGradient,
     "kept-last-gradient": KeptLastGradient,
 }
-"""The client's side of each `fedtide.ground.contract.Rule`, by its name."""
+"""The client's side of each `fedtide.base.contract.Rule`, by its name."""
 
 
 def rule_named(name: str) -> type[SGD]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from clients.memory.handshake import ClientState
 from clients.rules.vectors import Rate, Vector, approach, subtract
-from fedtide.ground.contract import FitConfig
+from fedtide.base.contract import FitConfig
 
 Change = Callable[[Vector], object]
 """Changes weights (..., M) in place."""

@@ -11,7 +11,7 @@ import numpy as np
 
 from clients.rules.base import SGD, Oracle, Own, descend
 from clients.rules.vectors import Rate, Vector, as_array, is_finite, subtract
-from fedtide.ground.contract import ternary as codec
+from fedtide.base.contract import ternary as codec
 
 if TYPE_CHECKING:
     from torch import Tensor

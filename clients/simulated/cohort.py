@@ -25,7 +25,7 @@ from clients.rules.base import Change, DescendingOracle, no_fisher
 from clients.rules.vectors import Rate, Vector
 from clients.simulated.jobs import PreparedJob
 from clients.training import LocalDeadline, do_steps, finish, make_rule, of_weights, weights_of
-from fedtide.ground.contract import REPORTED, Reported
+from fedtide.base.contract import REPORTED, Reported
 
 _BLOCK = 1 << 24  # numbers in the inputs that are gathered for one step (64 MB)
 

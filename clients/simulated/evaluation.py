@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from clients.gradients.flat import FlatModel, as_tensor, one_thread, own_draws
-from fedtide.ground.errors import SettingsError, described, own_places
-from fedtide.ground.fingerprint import fingerprint
+from fedtide.base.errors import SettingsError, described, own_places
+from fedtide.base.fingerprint import fingerprint
 from fedtide.tasks import Examples, FederatedData, are_classes, blank, some_examples
 
 BATCH = 250

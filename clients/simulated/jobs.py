@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from clients.draws import BatchIndices, client_rng, draw_batches
 from clients.memory.handshake import Memory, open_memory
 from clients.rules import rule_named
-from fedtide.ground.contract import FitConfig
+from fedtide.base.contract import FitConfig
 from fedtide.tasks import FederatedData
 
 

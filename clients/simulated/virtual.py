@@ -27,9 +27,9 @@ from clients.simulated.cohort import Trained, cohorts, on, train
 from clients.simulated.evaluation import evaluate, own_test
 from clients.simulated.jobs import Broadcast, Job, PreparedJob, prepare
 from clients.training import make_rule
-from fedtide.ground.contract import REPORTED, Reported, Scalar
-from fedtide.ground.errors import described, own_places, told
-from fedtide.ground.spill import let_go, new_rows
+from fedtide.base.contract import REPORTED, Reported, Scalar
+from fedtide.base.errors import described, own_places, told
+from fedtide.base.spill import let_go, new_rows
 from fedtide.tasks import FederatedData, blank
 from traces import finished_steps
 

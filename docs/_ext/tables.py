@@ -9,9 +9,9 @@ from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
+from fedtide.base.allowed import REQUIRED, Option, options_of
+from fedtide.base.docstrings import descriptions
 from fedtide.config import Settings
-from fedtide.ground.allowed import REQUIRED, Option, options_of
-from fedtide.ground.docstrings import descriptions
 from fedtide.plan import METHODS, REGISTRIES, own_options
 from strategies import Options
 

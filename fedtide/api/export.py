@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtide.base.display import exit_code
+from fedtide.base.errors import SettingsError
+from fedtide.base.files import replacing
 from fedtide.engine.read_run import Run, read_run
-from fedtide.ground.display import exit_code
-from fedtide.ground.errors import SettingsError
-from fedtide.ground.files import replacing
 
 if TYPE_CHECKING:
     import torch

@@ -11,6 +11,9 @@ from typing import Any
 
 from fedtide.api.running import PreparedRun, cells_of, compare_and_report
 from fedtide.api.values import setting_values
+from fedtide.base.display import display
+from fedtide.base.errors import RunError, SettingsError
+from fedtide.base.wording import new_console, say
 from fedtide.comparison.comparison import CELLS, Comparison
 from fedtide.comparison.results import CellRun, parse_targets
 from fedtide.comparison.tuning import Tuning
@@ -19,9 +22,6 @@ from fedtide.engine.checkpoints.resume import needs_trust, settings_of
 from fedtide.engine.interrupts import Stopped
 from fedtide.engine.read_run import Run, read_run
 from fedtide.engine.transports.base import EngineLost
-from fedtide.ground.display import display
-from fedtide.ground.errors import RunError, SettingsError
-from fedtide.ground.wording import new_console, say
 from fedtide.report.subject import read_subject
 
 

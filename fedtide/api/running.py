@@ -12,6 +12,7 @@ from typing import Any
 
 from rich.console import Console
 
+from fedtide.base.wording import say
 from fedtide.comparison.compare import compare
 from fedtide.comparison.comparison import Comparison
 from fedtide.comparison.tuning import Tuning
@@ -21,7 +22,6 @@ from fedtide.config.target import Target
 from fedtide.engine.interrupts import deferring, finishing, stopping_on_interrupt
 from fedtide.engine.run_folder import RunFolder
 from fedtide.engine.transports.ray import require_ray
-from fedtide.ground.wording import say
 from fedtide.loggers.registry import logger_types, watching
 from fedtide.plan import Plan
 

@@ -9,10 +9,10 @@ import uuid
 from collections.abc import Callable, Iterator, KeysView, Mapping, ValuesView
 from typing import Any
 
+from fedtide.base import dotted
+from fedtide.base.errors import SettingsError
+from fedtide.base.fingerprint import fingerprint
 from fedtide.config.settings import shown
-from fedtide.ground import dotted
-from fedtide.ground.errors import SettingsError
-from fedtide.ground.fingerprint import fingerprint
 from fedtide.plan import REGISTRIES
 from traces import Trace
 

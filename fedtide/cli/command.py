@@ -12,6 +12,9 @@ from typing import Any
 from rich.console import Console
 
 from fedtide.api.running import PreparedRun, cells_of, compare_and_report
+from fedtide.base.display import OutputLost, display
+from fedtide.base.errors import SettingsError
+from fedtide.base.wording import new_console, say
 from fedtide.cli.flags import Parser, read_values
 from fedtide.cli.fleet import rehearsal_values
 from fedtide.cli.listing import listing, listing_of
@@ -22,9 +25,6 @@ from fedtide.config.grid import TUNE_TRIALS, is_comparison
 from fedtide.engine.checkpoints.resume import flags, settings_of
 from fedtide.engine.interrupts import Stopped
 from fedtide.engine.transports.base import EngineLost
-from fedtide.ground.display import OutputLost, display
-from fedtide.ground.errors import SettingsError
-from fedtide.ground.wording import new_console, say
 from fedtide.plan import named_parts
 
 

@@ -12,10 +12,10 @@ from dataclasses import Field, fields
 from pathlib import Path
 from typing import Any, NoReturn
 
+from fedtide.base.allowed import options_of
 from fedtide.config import Settings
 from fedtide.config.grid import TUNE_TRIALS, at_scale, overridden
 from fedtide.config.settings import read_toml
-from fedtide.ground.allowed import options_of
 from fedtide.loggers.registry import LOGGERS
 
 

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtide.base.errors import SettingsError
+from fedtide.base.specs import bind
+from fedtide.base.wording import count
 from fedtide.config import Settings
 from fedtide.federation import trace_specs
-from fedtide.ground.errors import SettingsError
-from fedtide.ground.specs import bind
-from fedtide.ground.wording import count
 from traces import TRACES
 from traces.base import SECOND
 from traces.recorded.device_log import read_device_log

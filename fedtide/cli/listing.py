@@ -8,10 +8,10 @@ from itertools import groupby
 from textwrap import wrap
 from typing import Any
 
+from fedtide.base.allowed import REQUIRED, Option, options_of
+from fedtide.base.docstrings import descriptions
+from fedtide.base.specs import find, parse
 from fedtide.config import Settings
-from fedtide.ground.allowed import REQUIRED, Option, options_of
-from fedtide.ground.docstrings import descriptions
-from fedtide.ground.specs import find, parse
 from fedtide.loggers.registry import LOGGERS
 from fedtide.plan import METHODS, REGISTRIES, own_options, strategy_type
 from strategies import FlexibleStrategy, Options

@@ -38,8 +38,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if argv is None:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # the imports take seconds: Ctrl-C ends them silently
         warnings.formatwarning = _in_one_line
+    from fedtide.base.display import exit_code
     from fedtide.cli.flags import make_parser
-    from fedtide.ground.display import exit_code
 
     parser = make_parser()
 
@@ -48,8 +48,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(parser: Parser, argv: Sequence[str] | None) -> int:
     """Read the command line and do what it says."""
+    from fedtide.base.allowed import did_you_mean
     from fedtide.engine.interrupts import raising_stopped
-    from fedtide.ground.allowed import did_you_mean
 
     arguments, unknown = parser.parse_known_args(argv)
     if unknown:
@@ -63,7 +63,7 @@ def _run(parser: Parser, argv: Sequence[str] | None) -> int:
         with ExitStack() as heeded:
             return execute(parser, arguments, lambda: heeded.enter_context(raising_stopped()))
     except Exception as error:  # a defect, ours or in a part of the user's own: exit code 1, as Python's
-        from fedtide.ground.errors import told
+        from fedtide.base.errors import told
 
         traceback.print_exception(error)
         parser.exit(1, f"{parser.prog}: error: {told(error)}\n")

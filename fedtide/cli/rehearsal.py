@@ -17,6 +17,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from fedtide.api.running import compare_and_report
+from fedtide.base.wording import count, plain, say
 from fedtide.cli.fleet import SUPERLINK, deadline, deployed_values, describe_log, flower_command
 from fedtide.comparison.comparison import Comparison
 from fedtide.comparison.results import Estimate, Row
@@ -27,7 +28,6 @@ from fedtide.config.target import Target
 from fedtide.engine.client_numbers import read_numbers
 from fedtide.engine.run_folder import finite
 from fedtide.federation import Federation
-from fedtide.ground.wording import count, plain, say
 from fedtide.report.trace import MAX_NAMES, print_lines, show_trace
 
 FILE = "rehearsal.json"  # in the comparison's folder: what `--json` prints

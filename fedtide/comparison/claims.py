@@ -19,11 +19,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fedtide.base.wording import count
 from fedtide.comparison.ranking import Ranking
 from fedtide.comparison.results import Row, label_of
 from fedtide.comparison.tables import REACHED, Columns, goal_of
 from fedtide.config.target import Target
-from fedtide.ground.wording import count
 
 OF_METHOD = (
     *("strategy", "option", "learning-rate", "lr-schedule", "server-opt", "amplify", "select"),

@@ -15,6 +15,10 @@ from pathlib import Path
 
 from rich.console import Console
 
+from fedtide.base.display import lost_display
+from fedtide.base.errors import SettingsError
+from fedtide.base.files import replacing
+from fedtide.base.wording import count, say
 from fedtide.comparison import claims, tables
 from fedtide.comparison.comparison import CELLS, COMPARISON, Comparison
 from fedtide.comparison.results import CellRun, targets_of
@@ -28,10 +32,6 @@ from fedtide.engine.interrupts import Stopped, deferring, raising_stopped, whole
 from fedtide.engine.observers import LoggedRun
 from fedtide.engine.read_run import Run
 from fedtide.engine.run_folder import lock, program_version, slug
-from fedtide.ground.display import lost_display
-from fedtide.ground.errors import SettingsError
-from fedtide.ground.files import replacing
-from fedtide.ground.wording import count, say
 from fedtide.loggers.progress import progress_bar
 from fedtide.loggers.registry import log_finished, logger_types
 

@@ -10,6 +10,8 @@ from typing import Any
 import ray
 from ray.exceptions import OutOfMemoryError, RayError
 
+from fedtide.base import dotted
+from fedtide.base.errors import SettingsError
 from fedtide.comparison.runner import Outcome, Report, Work, run_cell
 from fedtide.comparison.shipping import Shipping
 from fedtide.config import Settings
@@ -18,8 +20,6 @@ from fedtide.engine.transports.base import EngineLost
 from fedtide.engine.transports.ray.cluster import imports, start_ray
 from fedtide.engine.transports.ray.liveness import PATIENCE, Liveness
 from fedtide.engine.transports.ray.workers import OUT_OF_MEMORY
-from fedtide.ground import dotted
-from fedtide.ground.errors import SettingsError
 from fedtide.plan import named_parts
 
 AGAIN = "rerun the command to continue"

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from fedtide.base.allowed import Option, did_you_mean, options_of
+from fedtide.base.errors import SettingsError
+from fedtide.base.specs import parse
 from fedtide.config import Settings
-from fedtide.ground.allowed import Option, did_you_mean, options_of
-from fedtide.ground.errors import SettingsError
-from fedtide.ground.specs import parse
 from fedtide.plan import Plan, own_options, strategy_type
 
 if TYPE_CHECKING:

@@ -16,12 +16,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fedtide.base.errors import SettingsError
 from fedtide.config.grid import Cell
 from fedtide.config.target import LOSSES, Target
 from fedtide.engine.history import Cost, Numbers, bins
 from fedtide.engine.read_run import Run
 from fedtide.federation import Federation
-from fedtide.ground.errors import SettingsError
 from fedtide.tasks import ACCURACY, Metric
 
 LAST = 10  # evaluations at the end whose mean is reported beside the final value

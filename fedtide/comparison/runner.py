@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rich.console import Console
 
+from fedtide.base import dotted
+from fedtide.base.errors import SettingsError, told
 from fedtide.comparison.search import PRUNED, Judge, Pruning
 from fedtide.comparison.store import Place
 from fedtide.config import Settings
@@ -23,8 +25,6 @@ from fedtide.engine.read_run import read_run, records_in
 from fedtide.engine.server import RoundServer
 from fedtide.engine.transports.ray import require_ray
 from fedtide.engine.transports.ray.leftovers import CELL, locked_folder
-from fedtide.ground import dotted
-from fedtide.ground.errors import SettingsError, told
 from fedtide.plan import Plan
 
 if TYPE_CHECKING:  # Ray is not installed on every machine

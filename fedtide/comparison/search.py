@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fedtide.base.errors import SettingsError
 from fedtide.comparison.ranges import Among, Between, Ranges, Values, widened, with_values
 from fedtide.config import Settings
 from fedtide.config.grid import Cell
 from fedtide.engine.read_run import Run
-from fedtide.ground.errors import SettingsError
 from fedtide.tasks import Metric
 
 BATCH = 2  # trials of each batch after the first

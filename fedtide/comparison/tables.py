@@ -11,11 +11,11 @@ from rich.box import SIMPLE
 from rich.markup import escape
 from rich.table import Table
 
+from fedtide.base.tables import csv_text
 from fedtide.comparison.ranges import written
 from fedtide.comparison.results import Estimate, Row
 from fedtide.config import Settings
 from fedtide.config.target import Target
-from fedtide.ground.tables import csv_text
 from fedtide.tasks import Metric
 
 Columns = Mapping[str, str]

@@ -17,6 +17,9 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
+from fedtide.base.errors import SettingsError
+from fedtide.base.files import replacing
+from fedtide.base.wording import count, say
 from fedtide.comparison.ranges import Values, lacking, parse_tune, ranges_of, with_values, written
 from fedtide.comparison.runner import Outcome, Runner, Work
 from fedtide.comparison.search import PRUNED, Search, Trial, require_optuna
@@ -27,9 +30,6 @@ from fedtide.engine.interrupts import Stopped, raising_stopped, whole
 from fedtide.engine.read_run import Run
 from fedtide.engine.run_folder import finite
 from fedtide.federation import Federation
-from fedtide.ground.errors import SettingsError
-from fedtide.ground.files import replacing
-from fedtide.ground.wording import count, say
 from fedtide.loggers.progress import progress_bar
 
 FOLDER = "tuning"  # of the trials, in the folder of the comparison

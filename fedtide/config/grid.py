@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from fedtide.base import dotted
+from fedtide.base.errors import SettingsError
 from fedtide.config.settings import MAX_COUNT, Settings, shown
-from fedtide.ground import dotted
-from fedtide.ground.errors import SettingsError
 
 MAX_CELLS = 10_000
 TUNE_TRIALS = 12  # of the search for each method, unless `--tune-trials` says otherwise

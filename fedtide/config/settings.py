@@ -12,8 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Annotated, Any, Literal
 
-from fedtide.config.target import Target
-from fedtide.ground.allowed import (
+from fedtide.base.allowed import (
     Count,
     CountOrZero,
     NotNegative,
@@ -23,9 +22,10 @@ from fedtide.ground.allowed import (
     check,
     did_you_mean,
 )
-from fedtide.ground.errors import SettingsError
-from fedtide.ground.files import parse_toml, read_text
-from fedtide.ground.specs import parse_options
+from fedtide.base.errors import SettingsError
+from fedtide.base.files import parse_toml, read_text
+from fedtide.base.specs import parse_options
+from fedtide.config.target import Target
 
 # What a run folder's config.toml records besides the settings: versions of packages, the command line, and
 # hashes of the files of the user's own parts, and Flower's number of the run.

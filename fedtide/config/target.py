@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, NamedTuple
 
-from fedtide.ground.errors import SettingsError
+from fedtide.base.errors import SettingsError
 
 if TYPE_CHECKING:  # `--help` does not wait for tasks
     from fedtide.config.settings import Settings

@@ -12,11 +12,11 @@ from flwr.common import FitRes
 from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
+from fedtide.base.contract import metrics
 from fedtide.devices.deadlines import RoundDeadlines
 from fedtide.devices.grid import GridTransport
 from fedtide.devices.identities import Identities
 from fedtide.engine.transports.base import FitInstructions
-from fedtide.ground.contract import metrics
 from strategies.core.replies import ReplyTable
 from strategies.core.round import ClientFailure, RoundInstructions, farewells_in
 from strategies.core.state import StateDict, take

@@ -11,6 +11,9 @@ import numpy as np
 from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
+from fedtide.base.display import display
+from fedtide.base.errors import RunError, SettingsError, told
+from fedtide.base.wording import new_console
 from fedtide.config import Settings
 from fedtide.devices.connected import ConnectedClients
 from fedtide.devices.deadlines import RoundDeadlines
@@ -23,9 +26,6 @@ from fedtide.engine.experiment import prepare
 from fedtide.engine.interrupts import deferring, stopping_at_once
 from fedtide.engine.run import drive
 from fedtide.engine.run_folder import RunFolder
-from fedtide.ground.display import display
-from fedtide.ground.errors import RunError, SettingsError, told
-from fedtide.ground.wording import new_console
 from fedtide.loggers.registry import logger_types, watching
 from fedtide.plan import Plan
 from fedtide.report.make import report_run

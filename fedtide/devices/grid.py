@@ -14,6 +14,9 @@ from flwr.server.client_proxy import ClientProxy
 from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
+from fedtide.base import one_object
+from fedtide.base.contract import Scalar, fit, metrics
+from fedtide.base.wording import plain
 from fedtide.devices.deadlines import GRACE_SECONDS, RoundDeadlines
 from fedtide.devices.flower_compat import node_proxy
 from fedtide.devices.identities import Identities
@@ -32,9 +35,6 @@ from fedtide.devices.messages import (
 )
 from fedtide.devices.nodes import PATIENCE_SECONDS, Nodes
 from fedtide.engine.transports.base import EvaluateInstructions, EvaluateResults, FitInstructions, Transport
-from fedtide.ground import one_object
-from fedtide.ground.contract import Scalar, fit, metrics
-from fedtide.ground.wording import plain
 from strategies.core.replies import FitResult, ReplyTable
 from strategies.core.round import ClientFailure
 

@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from fedtide.ground.files import parse_json, read_text, write_durably
+from fedtide.base.files import parse_json, read_text, write_durably
 
 FILE = "nodes.json"  # beside the run folders
 MOST_BYTES = 2**26
@@ -20,7 +20,7 @@ class Identity(NamedTuple):
     """What a node has said of itself."""
 
     client: int
-    one_object: bool  # whether it reads messages in one object (`fedtide.ground.one_object`)
+    one_object: bool  # whether it reads messages in one object (`fedtide.base.one_object`)
     seconds: float  # that its answer took
 
 

@@ -24,11 +24,11 @@ from flwr.common import (
 from flwr.server.client_proxy import ClientProxy
 from flwr.serverapp import Grid
 
+from fedtide.base import one_object
+from fedtide.base.contract import Scalar, metrics
+from fedtide.base.wording import plain
 from fedtide.devices import flower_compat as compat
 from fedtide.engine.transports.base import EngineLost
-from fedtide.ground import one_object
-from fedtide.ground.contract import Scalar, metrics
-from fedtide.ground.wording import plain
 
 QUESTION = MessageTypeLegacy.GET_PROPERTIES  # the identity of a node
 BATCH = 32  # messages in a call of the Grid

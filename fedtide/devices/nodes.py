@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from fedtide.base.wording import plain
 from fedtide.devices.identities import Identities, Identity, Start
-from fedtide.ground.wording import plain
 
 PATIENCE_SECONDS = 180.0  # for the first answer, which also fetches the app; doubled each time
 MAX_PATIENCE_SECONDS = 3600.0

@@ -16,7 +16,7 @@ from clients.gradients.oracle import CohortOracle
 from clients.gradients.oracles import make_oracle
 from clients.rules import SGD
 from clients.simulated.cohort import run
-from fedtide.ground.contract import FitConfig
+from fedtide.base.contract import FitConfig
 from fedtide.tasks import Examples, FederatedData
 from strategies.core.parameters import FloatVector
 

@@ -12,8 +12,8 @@ import numpy as np
 from clients.rules import SGD
 from clients.simulated.jobs import Broadcast, Job
 from clients.simulated.virtual import VirtualClients
-from fedtide.ground.contract import FitConfig
-from fedtide.ground.contract.fit import planned_steps
+from fedtide.base.contract import FitConfig
+from fedtide.base.contract.fit import planned_steps
 
 if TYPE_CHECKING:
     from fedtide.engine.experiment import Experiment

@@ -6,8 +6,8 @@ import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from fedtide.base.files import parse_json, read_text, replacing
 from fedtide.engine.read_run import MAX_LINE
-from fedtide.ground.files import parse_json, read_text, replacing
 
 FILE = "clients.json"
 FORMAT = 2

@@ -12,6 +12,7 @@ from torch import nn
 
 from clients.gradients.flat import FlatModel
 from clients.simulated.evaluation import mean_scores
+from fedtide.base.files import read_arrays
 from fedtide.config import Settings
 from fedtide.engine.client_numbers import SAMPLE, ClientNumbers, keep_numbers, read_numbers
 from fedtide.engine.experiment import Experiment
@@ -20,7 +21,6 @@ from fedtide.engine.read_run import Run
 from fedtide.engine.run import Outcome
 from fedtide.engine.update_shares import check_replayable, update_shares
 from fedtide.federation import Federation
-from fedtide.ground.files import read_arrays
 from fedtide.plan import Plan
 from fedtide.tasks import Examples, FederatedData
 from traces import Trace

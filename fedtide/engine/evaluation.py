@@ -14,8 +14,8 @@ from torch import nn
 
 from clients.gradients.flat import FlatModel
 from clients.simulated.evaluation import evaluate, mean_scores
+from fedtide.base.contract import metrics
 from fedtide.config import Settings
-from fedtide.ground.contract import metrics
 from fedtide.tasks import Examples, FederatedData
 from strategies import Roster
 

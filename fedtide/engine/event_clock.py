@@ -18,8 +18,8 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtide.base.errors import SettingsError
 from fedtide.engine.availability import RoundClock
-from fedtide.ground.errors import SettingsError
 from strategies import Forecast
 from strategies.core.state import StateDict, Stateful
 from traces import RoundAvailability, Trace

@@ -17,6 +17,9 @@ from clients.gradients.oracles import choose, may_gain_from_vmap
 from clients.rules import rule_named
 from clients.simulated.evaluation import check_memory, check_outputs
 from clients.simulated.virtual import ClientEnvironment
+from fedtide.base import dotted
+from fedtide.base.errors import SettingsError, described, own_places
+from fedtide.base.wording import count
 from fedtide.config import Settings
 from fedtide.engine.availability import RoundClock
 from fedtide.engine.central import CentralTrainer
@@ -27,9 +30,6 @@ from fedtide.engine.memory_check import check_fits, check_round, check_steps
 from fedtide.engine.stopping import StoppingRule
 from fedtide.engine.transports.base import Transport
 from fedtide.engine.transports.late import timed
-from fedtide.ground import dotted
-from fedtide.ground.errors import SettingsError, described, own_places
-from fedtide.ground.wording import count
 from fedtide.plan import Plan
 from fedtide.tasks import FederatedData, some_examples
 from fedtide.tasks.data import client_names

@@ -7,11 +7,11 @@ import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from fedtide.ground import dotted
-from fedtide.ground.contract.fit import planned_steps
-from fedtide.ground.errors import SettingsError
-from fedtide.ground.memory import check_room, gigabytes, replies_limit
-from fedtide.ground.spill import folder_of_large_files
+from fedtide.base import dotted
+from fedtide.base.contract.fit import planned_steps
+from fedtide.base.errors import SettingsError
+from fedtide.base.memory import check_room, gigabytes, replies_limit
+from fedtide.base.spill import folder_of_large_files
 
 if TYPE_CHECKING:
     from torch import nn

@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from numpy.typing import NDArray
 
+from fedtide.base import dotted
+from fedtide.base.errors import SettingsError
+from fedtide.base.files import open_regular, parse_json, parse_toml, read_arrays, read_text
 from fedtide.config import Settings
 from fedtide.config.settings import MAX_BYTES, RECORDED
 from fedtide.engine.history import History
 from fedtide.engine.observers import Record
 from fedtide.engine.records import is_summary, parse_record
 from fedtide.federation import Federation, ModelEnds
-from fedtide.ground import dotted
-from fedtide.ground.errors import SettingsError
-from fedtide.ground.files import open_regular, parse_json, parse_toml, read_arrays, read_text
 from fedtide.tasks import ACCURACY, Metric
 
 if TYPE_CHECKING:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from fedtide.base.files import parse_json
 from fedtide.config.settings import MAX_COUNT, shown
 from fedtide.engine.observers import Record
-from fedtide.ground.files import parse_json
 
 
 def parse_record(line: bytes) -> Record:

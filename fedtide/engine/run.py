@@ -17,6 +17,11 @@ from numpy.typing import NDArray
 from rich.console import Console
 from threadpoolctl import threadpool_limits
 
+from fedtide.base.contract import FitConfig
+from fedtide.base.display import lost_display
+from fedtide.base.errors import described, is_of, told
+from fedtide.base.memory import keep_freed_memory
+from fedtide.base.wording import say
 from fedtide.engine.availability import TraceClientManager
 from fedtide.engine.checkpoints.checkpointing import Checkpointing, Position
 from fedtide.engine.checkpoints.store import num_bytes
@@ -30,11 +35,6 @@ from fedtide.engine.stopping import StoppingRule
 from fedtide.engine.transports.base import EngineLost, Transport
 from fedtide.engine.transports.inline import InlineTransport
 from fedtide.engine.transports.virtual import Simulation
-from fedtide.ground.contract import FitConfig
-from fedtide.ground.display import lost_display
-from fedtide.ground.errors import described, is_of, told
-from fedtide.ground.memory import keep_freed_memory
-from fedtide.ground.wording import say
 from fedtide.interop.stock_strategy import NO_UPDATE
 from fedtide.plan import Plan
 from strategies import FlexibleStrategy

@@ -27,12 +27,12 @@ import numpy as np
 import tomli_w
 from numpy.typing import NDArray
 
+from fedtide.base.errors import SettingsError
+from fedtide.base.files import replacing
+from fedtide.base.tables import csv_text
 from fedtide.config import Settings
 from fedtide.engine.observers import Observer, Record
 from fedtide.engine.read_run import NAMES, read_config
-from fedtide.ground.errors import SettingsError
-from fedtide.ground.files import replacing
-from fedtide.ground.tables import csv_text
 from fedtide.plan import Plan
 
 log = logging.getLogger(__name__)

@@ -14,12 +14,12 @@ from flwr.server.history import History
 from flwr.server.server import Server
 from flwr.server.strategy import Strategy
 
+from fedtide.base.contract.metrics import ROUND, STEPS, TRAIN_LOSS
+from fedtide.base.wording import plain
 from fedtide.config import Settings
 from fedtide.engine.availability import TraceClientManager
 from fedtide.engine.event_clock import Clock
 from fedtide.engine.stopping import StoppingRule, evaluation_is_due
-from fedtide.ground.contract.metrics import ROUND, STEPS, TRAIN_LOSS
-from fedtide.ground.wording import plain
 from strategies import FlexibleStrategy
 from strategies.core.parameters import count_bytes, whole
 from strategies.core.replies import FitResult, ReplyTable

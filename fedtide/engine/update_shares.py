@@ -23,15 +23,15 @@ from clients.gradients.batches import Batch, CohortBatches
 from clients.gradients.oracle import CohortOracle, update_norms
 from clients.rules.base import Correction
 from clients.simulated.virtual import ClientEnvironment
+from fedtide.base import dotted
+from fedtide.base.contract import FitConfig
+from fedtide.base.errors import SettingsError
 from fedtide.engine.availability import TraceClientManager
 from fedtide.engine.event_clock import make_clock
 from fedtide.engine.server import RoundServer
 from fedtide.engine.transports.inline import InlineTransport
 from fedtide.engine.transports.late import timed
 from fedtide.engine.transports.virtual import Simulation
-from fedtide.ground import dotted
-from fedtide.ground.contract import FitConfig
-from fedtide.ground.errors import SettingsError
 from fedtide.plan import Plan
 from fedtide.tasks import CROSS_ENTROPY, Criterion, Examples
 from strategies import FlatParameters, Layout, Roster

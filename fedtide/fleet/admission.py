@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from fedtide.base.errors import SettingsError
 from fedtide.fleet.boards import Board, Boards, check_name, read_key
 from fedtide.fleet.superlink import GONE, Node, SuperLink, key_bytes
-from fedtide.ground.errors import SettingsError
 
 Say = Callable[[str], object]
 

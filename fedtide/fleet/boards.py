@@ -15,9 +15,9 @@ import tomli_w
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.serialization import load_ssh_public_key
 
-from fedtide.ground.errors import SettingsError
-from fedtide.ground.files import parse_toml, read_text, write_durably
-from fedtide.ground.wording import plain
+from fedtide.base.errors import SettingsError
+from fedtide.base.files import parse_toml, read_text, write_durably
+from fedtide.base.wording import plain
 
 FILE = "fleet.toml"
 MOST_BYTES = 2**24

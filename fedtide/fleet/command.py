@@ -10,15 +10,15 @@ from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+from fedtide.base.display import exit_code
+from fedtide.base.errors import SettingsError
+from fedtide.base.packages import ROOT
+from fedtide.base.wording import new_console
 from fedtide.fleet.admission import register, unregister
 from fedtide.fleet.boards import Boards
 from fedtide.fleet.lasting import LastingRun
 from fedtide.fleet.status import State, newest_run, prometheus, recorded, states, table_of
 from fedtide.fleet.superlink import connected
-from fedtide.ground.display import exit_code
-from fedtide.ground.errors import SettingsError
-from fedtide.ground.packages import ROOT
-from fedtide.ground.wording import new_console
 
 PROG = "fedtide fleet"
 

@@ -19,12 +19,12 @@ from typing import Any
 
 import tomli_w
 
+from fedtide.base.errors import SettingsError
+from fedtide.base.files import parse_toml, read_text
 from fedtide.config import Settings
 from fedtide.engine.read_run import Run, find_runs
 from fedtide.fleet.status import RUNS
 from fedtide.fleet.superlink import connected
-from fedtide.ground.errors import SettingsError
-from fedtide.ground.files import parse_toml, read_text
 
 WAIT_SECONDS = (
     10.0  # between two looks for the SuperLink, and after an attempt; doubled if no round has ended

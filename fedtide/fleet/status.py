@@ -12,12 +12,12 @@ from rich.box import SIMPLE
 from rich.markup import escape
 from rich.table import Table
 
+from fedtide.base.wording import duration, plain
 from fedtide.engine.observers import Record
 from fedtide.engine.read_run import records_in
 from fedtide.engine.records import is_number
 from fedtide.fleet.boards import Board
 from fedtide.fleet.superlink import GONE, Node
-from fedtide.ground.wording import duration, plain
 
 RUNS = (Path("/var/lib/fedtide/runs"), Path("runs"))
 """Where runs are looked for, the first that is there."""

@@ -20,7 +20,7 @@ from flwr.proto.control_pb2 import (
 from flwr.supercore.control import ControlHttpClient
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 
-from fedtide.ground.errors import SettingsError
+from fedtide.base.errors import SettingsError
 
 GONE = "unregistered"
 

@@ -14,7 +14,7 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, RecordDict
 from numpy.typing import NDArray
 
-from fedtide.ground.errors import SettingsError
+from fedtide.base.errors import SettingsError
 from strategies.core.parameters import FlatParameters, FloatVector, Layout
 
 OWN = "fedtide"  # the ConfigRecord with a method's scalars; in a reply, what the client has done

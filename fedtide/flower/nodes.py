@@ -10,10 +10,10 @@ from flwr.server import SimpleClientManager
 from flwr.server.client_proxy import ClientProxy
 from flwr.serverapp import Grid
 
+from fedtide.base.contract import metrics
+from fedtide.base.errors import SettingsError
+from fedtide.base.specs import bind, build
 from fedtide.devices.flower_compat import node_proxy
-from fedtide.ground.contract import metrics
-from fedtide.ground.errors import SettingsError
-from fedtide.ground.specs import bind, build
 from strategies import FlexibleStrategy
 from traces import TRACES, Trace
 from traces.base import availability_in

@@ -21,14 +21,14 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Result
 
 import strategies
+from fedtide.base.allowed import did_you_mean
+from fedtide.base.contract import SGD, metrics
+from fedtide.base.errors import SettingsError
 from fedtide.devices.flower_compat import ErrorCode
 from fedtide.engine.checkpoints.store import CheckpointStore
 from fedtide.flower.messages import RATES, NamedArrays
 from fedtide.flower.nodes import AppNodes
 from fedtide.flower.tasks import AppTasks
-from fedtide.ground.allowed import did_you_mean
-from fedtide.ground.contract import SGD, metrics
-from fedtide.ground.errors import SettingsError
 from strategies import FlexibleStrategy, Layout, Options
 from strategies.core.app import FlowerArguments
 from strategies.core.parameters import FlatParameters

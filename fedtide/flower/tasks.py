@@ -9,6 +9,8 @@ import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
 from flwr.common import Code, FitIns, FitRes, Status
 
+from fedtide.base.contract import SGD, metrics
+from fedtide.base.contract.fit import FAREWELL, LEARNING_RATE, LOCAL_STEPS
 from fedtide.flower.messages import (
     BUFFER_NAMES,
     LIMIT,
@@ -19,8 +21,6 @@ from fedtide.flower.messages import (
     own_record,
     own_vectors,
 )
-from fedtide.ground.contract import SGD, metrics
-from fedtide.ground.contract.fit import FAREWELL, LEARNING_RATE, LOCAL_STEPS
 from strategies import Layout
 from strategies.core.app import check_rule, is_plain
 from strategies.core.parameters import FlatParameters

@@ -24,9 +24,9 @@ from flwr.server.strategy import (
     Strategy,
 )
 
-from fedtide.ground.allowed import REQUIRED, as_options
-from fedtide.ground.contract import SGD, FitConfig, fit
-from fedtide.ground.errors import SettingsError
+from fedtide.base.allowed import REQUIRED, as_options
+from fedtide.base.contract import SGD, FitConfig, fit
+from fedtide.base.errors import SettingsError
 from fedtide.interop.stock_state import Attributes
 from strategies import FlatParameters, FlexibleStrategy, Options, Replies
 from strategies.core.parameters import is_number, read_parameters

@@ -12,10 +12,10 @@ from rich.progress import BarColumn, Progress, Task, TextColumn, TimeRemainingCo
 from rich.table import Column, Table
 from rich.text import Text
 
+from fedtide.base.memory import held_memory
+from fedtide.base.wording import count, duration, say
 from fedtide.config import Settings
 from fedtide.engine.observers import Observer, Record
-from fedtide.ground.memory import held_memory
-from fedtide.ground.wording import count, duration, say
 from fedtide.tasks import ACCURACY, Metric
 
 MOST_NAMED = 3  # of the clients that failed in a round

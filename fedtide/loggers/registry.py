@@ -9,11 +9,11 @@ from typing import Any
 
 from rich.console import Console
 
+from fedtide.base.errors import SettingsError
+from fedtide.base.specs import find
+from fedtide.base.wording import say
 from fedtide.config import Settings
 from fedtide.engine.observers import LoggedRun, Observer, Record, observing
-from fedtide.ground.errors import SettingsError
-from fedtide.ground.specs import find
-from fedtide.ground.wording import say
 from fedtide.loggers.base import Logger
 from fedtide.loggers.mlflow import MLflow
 from fedtide.loggers.progress import ProgressReport

@@ -12,8 +12,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from fedtide.ground.display import exit_code
-from fedtide.ground.errors import SettingsError
+from fedtide.base.display import exit_code
+from fedtide.base.errors import SettingsError
 from fedtide.report.make import FILE, write_report
 from fedtide.report.subject import read_subject
 

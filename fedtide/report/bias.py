@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
+from fedtide.base.wording import client_name
 from fedtide.engine.client_numbers import ClientNumbers
 from fedtide.engine.history import Numbers
-from fedtide.ground.wording import client_name
 from fedtide.report import plots
 from fedtide.report.plots import Figure, Plot, Table
 

@@ -8,8 +8,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtide.base.wording import client_name, duration
 from fedtide.engine.history import Numbers
-from fedtide.ground.wording import client_name, duration
 from fedtide.report import plots
 from fedtide.report.event_time import EventTasks, Outcome, TimedRun
 from fedtide.report.plots import Entry, Figure, Plot, Toggle

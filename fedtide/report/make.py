@@ -14,6 +14,8 @@ from pathlib import Path
 
 from rich.console import Console
 
+from fedtide.base.files import replacing
+from fedtide.base.wording import count, say
 from fedtide.comparison import claims, tables
 from fedtide.comparison.claims import Lacking
 from fedtide.comparison.comparison import Comparison
@@ -24,8 +26,6 @@ from fedtide.engine.compute_numbers import keep_numbers_of, numbers_of_run
 from fedtide.engine.experiment import Experiment
 from fedtide.engine.read_run import Run, read_run
 from fedtide.engine.run import Outcome
-from fedtide.ground.files import replacing
-from fedtide.ground.wording import count, say
 from fedtide.report import page
 from fedtide.report.bias import client_figure
 from fedtide.report.curves import curves_figure

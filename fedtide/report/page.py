@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
+from fedtide.base.wording import count, duration
 from fedtide.comparison import tables
 from fedtide.comparison.results import Row, label_of
 from fedtide.engine.read_run import Run
 from fedtide.engine.run_folder import finite
-from fedtide.ground.wording import count, duration
 from fedtide.report.participation import COLOURS, State
 from fedtide.report.plots import Figure, Table, columns_table, values_table
 from fedtide.report.subject import Subject

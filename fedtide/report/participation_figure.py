@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtide.base.wording import client_name, count
 from fedtide.engine.history import Numbers, bins
-from fedtide.ground.wording import client_name, count
 from fedtide.report import plots
 from fedtide.report.participation import Participation, Picture, State
 from fedtide.report.plots import Entry, Figure, Plot, Toggle

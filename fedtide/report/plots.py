@@ -13,9 +13,9 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
+from fedtide.base.wording import plain as own_line
 from fedtide.comparison.tables import headings
 from fedtide.engine.history import Numbers
-from fedtide.ground.wording import plain as own_line
 from fedtide.tasks import Metric
 
 # After Okabe and Ito: distinguishable with colour blindness; those that are faint on white come last.

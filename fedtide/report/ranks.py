@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from fedtide.base.wording import count
 from fedtide.comparison import claims
 from fedtide.comparison.ranking import Ranking
-from fedtide.ground.wording import count
 from fedtide.report import plots
 from fedtide.report.plots import Figure, Plot, Toggle
 

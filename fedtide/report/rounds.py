@@ -10,10 +10,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fedtide.base.wording import client_name, count
 from fedtide.engine.history import MAX_EVENTS, History, Numbers, bins
 from fedtide.engine.observers import Record
 from fedtide.engine.read_run import Run
-from fedtide.ground.wording import client_name, count
 from fedtide.report import plots
 from fedtide.report.plots import Entry, Figure, Plot, Table, Toggle
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from fedtide.base.errors import SettingsError
 from fedtide.comparison.claims import Lacking
 from fedtide.comparison.comparison import CELLS, COMPARISON
 from fedtide.comparison.results import CellRun, label_of, parse_targets
@@ -17,7 +18,6 @@ from fedtide.config.settings import EXECUTION_ONLY, shown
 from fedtide.config.target import Target
 from fedtide.engine.read_run import Run, command_of, read_json, read_run
 from fedtide.engine.records import is_number
-from fedtide.ground.errors import SettingsError
 from fedtide.tasks import Metric
 
 UNIMPORTANT = EXECUTION_ONLY | {"cohort"}  # settings that do not make two runs different

@@ -15,14 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
 
+from fedtide.base.contract.fit import planned_steps
+from fedtide.base.errors import SettingsError
+from fedtide.base.wording import client_name, say
 from fedtide.comparison.store import identity
 from fedtide.config import Settings
 from fedtide.engine.client_numbers import SAMPLE
 from fedtide.engine.run_folder import slug
 from fedtide.federation import Federation
-from fedtide.ground.contract.fit import planned_steps
-from fedtide.ground.errors import SettingsError
-from fedtide.ground.wording import client_name, say
 from fedtide.report import plots
 from fedtide.report.bias import bias_figure
 from fedtide.report.event_time import TimedRun, describe_timeline, play, statistics_of, tasks_of

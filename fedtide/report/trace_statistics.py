@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtide.base.wording import client_name, count
 from fedtide.engine.history import Numbers
-from fedtide.ground.wording import client_name, count
 from fedtide.report import plots
 from fedtide.report.participation import State, States
 from strategies.schemes import scheme_a, scheme_b, scheme_c

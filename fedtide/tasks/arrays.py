@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedtide.ground.errors import SettingsError
+from fedtide.base.errors import SettingsError
 from fedtide.tasks.criteria import SquaredError
 from fedtide.tasks.data import Examples, are_classes, test_rows
 from fedtide.tasks.dataset import Dataset, DividedTask, Owners, default_partition, distinct

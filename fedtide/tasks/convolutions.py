@@ -5,8 +5,8 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from fedtide.ground.allowed import Count, CountOrZero, Range, checked
-from fedtide.ground.errors import SettingsError
+from fedtide.base.allowed import Count, CountOrZero, Range, checked
+from fedtide.base.errors import SettingsError
 
 if TYPE_CHECKING:
     from torch import nn

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtide.ground.errors import SettingsError
+from fedtide.base.errors import SettingsError
 
 if TYPE_CHECKING:  # PyTorch is imported when something is computed: lists of tasks do not need it
     from torch import Tensor

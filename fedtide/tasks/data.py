@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtide.ground.errors import SettingsError
+from fedtide.base.errors import SettingsError
 from fedtide.tasks.criteria import CROSS_ENTROPY, Criterion
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtide.ground.errors import SettingsError
-from fedtide.ground.numbers import exact
+from fedtide.base.errors import SettingsError
+from fedtide.base.numbers import exact
 from fedtide.tasks.criteria import CROSS_ENTROPY, Criterion, CrossEntropy
 from fedtide.tasks.data import Examples, FederatedData, PartitionedData
 from fedtide.tasks.partition import Partition, PartitionFn

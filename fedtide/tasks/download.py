@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 
-from fedtide.ground.errors import SettingsError
+from fedtide.base.errors import SettingsError
 
 TIMEOUT = 60.0  # seconds without a byte
 

@@ -9,9 +9,9 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtide.ground.allowed import Count, CountOrZero, Range, checked
-from fedtide.ground.errors import SettingsError
-from fedtide.ground.files import parse_json, read_text
+from fedtide.base.allowed import Count, CountOrZero, Range, checked
+from fedtide.base.errors import SettingsError
+from fedtide.base.files import parse_json, read_text
 from fedtide.tasks.partition import Partition, PartitionFn
 from fedtide.tasks.sizes import SizesFn, require_equal
 

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtide.ground.allowed import Checked, Count, CountOrZero
-from fedtide.ground.errors import SettingsError
-from fedtide.ground.wording import plain
+from fedtide.base.allowed import Checked, Count, CountOrZero
+from fedtide.base.errors import SettingsError
+from fedtide.base.wording import plain
 from fedtide.tasks.data import Examples, FederatedData, PartitionedData, test_rows
 from fedtide.tasks.dataset import choose_clients, default_partition, divided, rows_of
 from fedtide.tasks.hub_columns import HubColumn

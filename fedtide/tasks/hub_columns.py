@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtide.ground.errors import SettingsError, described
-from fedtide.ground.images import pixels_of
-from fedtide.ground.wording import plain
+from fedtide.base.errors import SettingsError, described
+from fedtide.base.images import pixels_of
+from fedtide.base.wording import plain
 from fedtide.tasks.tables import MAX_NUMBERS, Column
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtide.ground.allowed import Checked
+from fedtide.base.allowed import Checked
 from fedtide.tasks.data import TEST_SHARE, Examples
 from fedtide.tasks.dataset import Dataset, DatasetTask, DividedTask
 from fedtide.tasks.download import obtaining

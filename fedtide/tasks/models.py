@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 
-from fedtide.ground.allowed import Count, CountOrZero, Range, checked
-from fedtide.ground.errors import SettingsError
+from fedtide.base.allowed import Count, CountOrZero, Range, checked
+from fedtide.base.errors import SettingsError
 from fedtide.tasks.convolutions import cnn, cnn3x3, lenet, resnet18, resnet50, vgg11
 
 if TYPE_CHECKING:  # a model imports PyTorch when it is built: lists of models do not need it

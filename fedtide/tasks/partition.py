@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtide.ground.allowed import Range, Share, checked
-from fedtide.ground.errors import SettingsError
+from fedtide.base.allowed import Range, Share, checked
+from fedtide.base.errors import SettingsError
 from fedtide.tasks.data import are_classes
 from fedtide.tasks.sizes import apportion
 

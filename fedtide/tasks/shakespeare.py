@@ -11,9 +11,9 @@ from xml.etree import ElementTree
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtide.ground.allowed import Checked, Count
-from fedtide.ground.errors import SettingsError
-from fedtide.ground.files import read_bytes
+from fedtide.base.allowed import Checked, Count
+from fedtide.base.errors import SettingsError
+from fedtide.base.files import read_bytes
 from fedtide.tasks.data import Examples, FederatedData, PartitionedData
 from fedtide.tasks.dataset import choose_clients
 from fedtide.tasks.download import download, obtaining

@@ -5,8 +5,8 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtide.ground.allowed import NotNegative, Positive, checked
-from fedtide.ground.errors import SettingsError
+from fedtide.base.allowed import NotNegative, Positive, checked
+from fedtide.base.errors import SettingsError
 
 SizesFn = Callable[[int, int, np.random.Generator], NDArray[np.int64]]
 """(num_clients, num_examples, rng) -> sizes of shape (num_clients,), each at least 1.

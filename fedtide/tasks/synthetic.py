@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtide.ground.allowed import Checked, NotNegative, Range
+from fedtide.base.allowed import Checked, NotNegative, Range
 from fedtide.tasks.criteria import CROSS_ENTROPY, Criterion
 from fedtide.tasks.data import TEST_SHARE, Examples, FederatedData, holdout_counts, require_holdout
 from fedtide.tasks.partition import PartitionFn

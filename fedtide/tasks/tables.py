@@ -12,11 +12,11 @@ from typing import Any, Generic, Literal, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtide.ground.allowed import Checked
-from fedtide.ground.errors import SettingsError
-from fedtide.ground.numbers import Decimals
-from fedtide.ground.tables import read_table
-from fedtide.ground.wording import plain
+from fedtide.base.allowed import Checked
+from fedtide.base.errors import SettingsError
+from fedtide.base.numbers import Decimals
+from fedtide.base.tables import read_table
+from fedtide.base.wording import plain
 from fedtide.tasks.criteria import CROSS_ENTROPY, Criterion, SquaredError
 from fedtide.tasks.data import test_rows
 from fedtide.tasks.dataset import Dataset, DividedTask, Owners, default_partition, distinct

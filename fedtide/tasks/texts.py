@@ -17,9 +17,9 @@ from typing import IO, Annotated, ClassVar, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtide.ground.allowed import Checked, Count, Range
-from fedtide.ground.errors import SettingsError
-from fedtide.ground.files import open_regular
+from fedtide.base.allowed import Checked, Count, Range
+from fedtide.base.errors import SettingsError
+from fedtide.base.files import open_regular
 from fedtide.tasks.data import TEST_SHARE, Examples, FederatedData, PartitionedData
 from fedtide.tasks.dataset import choose_clients
 from fedtide.tasks.download import download, obtaining, reason_of

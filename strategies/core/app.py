@@ -9,9 +9,9 @@ from typing import Literal
 from flwr.common import Code, MetricsAggregationFn, Scalar
 from flwr.server.client_manager import ClientManager
 
-from fedtide.ground.allowed import Checked, CountOrZero, Share
-from fedtide.ground.contract import SGD, FitConfig, metrics
-from fedtide.ground.errors import SettingsError
+from fedtide.base.allowed import Checked, CountOrZero, Share
+from fedtide.base.contract import SGD, FitConfig, metrics
+from fedtide.base.errors import SettingsError
 from strategies.core.options import Options
 from strategies.core.replies import ReplyTable
 from strategies.core.roster import Clients, Roster

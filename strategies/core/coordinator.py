@@ -10,8 +10,8 @@ import numpy as np
 from flwr.common import FitIns, Parameters, Scalar
 from flwr.server.client_manager import ClientManager
 
-from fedtide.ground.contract import SGD, FitConfig, metrics
-from fedtide.ground.errors import ResultError, SettingsError, change_in_place
+from fedtide.base.contract import SGD, FitConfig, metrics
+from fedtide.base.errors import ResultError, SettingsError, change_in_place
 from strategies.core.layers import Vector
 from strategies.core.members import Proxies, is_availability_manager
 from strategies.core.norms import MAX_RESULT

@@ -10,10 +10,10 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtide.ground.allowed import Checked, Count, CountOrZero, NotNegative, Positive, Range, check
-from fedtide.ground.contract.fit import planned_steps
-from fedtide.ground.errors import ResultError, SettingsError
-from fedtide.ground.wording import plain
+from fedtide.base.allowed import Checked, Count, CountOrZero, NotNegative, Positive, Range, check
+from fedtide.base.contract.fit import planned_steps
+from fedtide.base.errors import ResultError, SettingsError
+from fedtide.base.wording import plain
 from strategies.core.layers import InitialModelFactory, LayerFactory
 from strategies.core.norms import is_norm_limit
 from strategies.core.roster import Roster

@@ -12,7 +12,7 @@ import numpy as np
 from flwr.common import Code, FitRes, Parameters, Status, ndarray_to_bytes, parameters_to_ndarrays
 from numpy.typing import NDArray
 
-from fedtide.ground.contract import Rule, metrics, ternary
+from fedtide.base.contract import Rule, metrics, ternary
 
 FloatVector = NDArray[np.floating[Any]]
 

@@ -15,8 +15,8 @@ import numpy as np
 from flwr.common import FitRes
 from numpy.typing import NDArray
 
-from fedtide.ground.contract import SGD, metrics
-from fedtide.ground.spill import let_go
+from fedtide.base.contract import SGD, metrics
+from fedtide.base.spill import let_go
 from strategies.core.norms import MAX_NORM, norm
 from strategies.core.parameters import (
     MAX_EXAMPLES,

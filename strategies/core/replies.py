@@ -12,7 +12,7 @@ from flwr.common import Code, FitRes, Parameters, Status
 from flwr.server.client_proxy import ClientProxy
 from numpy.typing import NDArray
 
-from fedtide.ground.contract import REPORTED, Reported, metrics
+from fedtide.base.contract import REPORTED, Reported, metrics
 from strategies.core.parameters import (
     FlatParameters,
     FloatVector,

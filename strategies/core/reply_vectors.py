@@ -10,7 +10,7 @@ from typing import overload
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtide.ground.spill import let_go
+from fedtide.base.spill import let_go
 from strategies.core.parameters import FloatVector
 
 BLOCK = 32  # clients that a sum adds at a time

@@ -19,7 +19,7 @@ from flwr.common import EvaluateIns, FitIns, Parameters, Scalar, log
 from flwr.server.client_proxy import ClientProxy
 from numpy.typing import NDArray
 
-from fedtide.ground.contract import FitConfig, Rule
+from fedtide.base.contract import FitConfig, Rule
 from strategies.core.parameters import FlatParameters, Layout
 from strategies.core.roster import Clients
 from strategies.core.state import StateDict, Stateful, take

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from fedtide.ground.errors import ResultError
+from fedtide.base.errors import ResultError
 from strategies.core.replies import Replies
 from strategies.core.roster import Clients, Roster
 from strategies.core.round import ClientFailure, RoundReport

@@ -18,7 +18,7 @@ from flwr.server.client_proxy import ClientProxy
 from flwr.server.strategy import Strategy
 from numpy.typing import NDArray
 
-from fedtide.ground.contract import SGD, Rule
+from fedtide.base.contract import SGD, Rule
 from strategies.core.app import FlowerArguments
 from strategies.core.coordinator import Coordinator
 from strategies.core.members import Members

@@ -13,9 +13,9 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtide.ground.allowed import NotNegative
-from fedtide.ground.errors import SettingsError
-from fedtide.ground.spill import SpillFile
+from fedtide.base.allowed import NotNegative
+from fedtide.base.errors import SettingsError
+from fedtide.base.spill import SpillFile
 from strategies.core.options import Options
 from strategies.core.parameters import Layout
 from strategies.core.replies import Replies

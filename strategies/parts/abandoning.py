@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from fedtide.ground.allowed import Count, Positive
+from fedtide.base.allowed import Count, Positive
 from strategies import Options, Roster
 from strategies.core.members import LossTracker
 from strategies.parts.availability import Availability

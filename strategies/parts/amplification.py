@@ -7,7 +7,7 @@ next anchor. P should be a multiple of the period of participation. Rounds witho
 
 from __future__ import annotations
 
-from fedtide.ground.errors import SettingsError
+from fedtide.base.errors import SettingsError
 from strategies import Layer, Vector
 
 

@@ -21,7 +21,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtide.ground.allowed import Count, CountOrZero, Positive, Share, checked
+from fedtide.base.allowed import Count, CountOrZero, Positive, Share, checked
 from strategies import Layout, Replies, Roster, RoundReport, Vector
 from strategies.core.layers import InitialModel
 from strategies.core.parameters import combined_buffers

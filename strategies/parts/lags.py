@@ -9,7 +9,7 @@ from typing import Annotated
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtide.ground.allowed import Range
+from fedtide.base.allowed import Range
 from strategies import FlexibleStrategy, Options, Sent
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtide.ground.errors import SettingsError
+from fedtide.base.errors import SettingsError
 from strategies import ByClient, Clients, Options, Replies, Roster
 
 Counts = NDArray[np.int64]

@@ -9,7 +9,7 @@ from flwr.common import EvaluateIns, EvaluateRes, Parameters, Scalar
 from flwr.server.client_manager import ClientManager
 from flwr.server.client_proxy import ClientProxy
 
-from fedtide.ground.contract import metrics
+from fedtide.base.contract import metrics
 from strategies import FlexibleStrategy
 from strategies.core.members import AvailabilityManager
 from strategies.core.parameters import MAX_EXAMPLES, is_number, whole

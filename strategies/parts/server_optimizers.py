@@ -16,7 +16,7 @@ from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 
-from fedtide.ground.allowed import CountOrZero, Positive, Range, checked
+from fedtide.base.allowed import CountOrZero, Positive, Range, checked
 from strategies import Layer, Vector
 
 Decay = Annotated[float, Range(least=0, below=1)]

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtide.ground.errors import SettingsError
-from fedtide.ground.numbers import exact
-from fedtide.ground.wording import count, plain
+from fedtide.base.errors import SettingsError
+from fedtide.base.numbers import exact
+from fedtide.base.wording import count, plain
 from traces.files.lines import alike, client_index, finite_number, whole_number
 from traces.files.tables import Row
 

@@ -7,8 +7,8 @@ from io import BytesIO
 from itertools import chain
 from typing import Any, NoReturn
 
-from fedtide.ground.errors import SettingsError
-from fedtide.ground.files import parse_json
+from fedtide.base.errors import SettingsError
+from fedtide.base.files import parse_json
 from traces.files.lines import open_data
 
 _MAX_BYTES = 512 * 2**20  # a file usually takes about ten times its size in memory

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, BinaryIO
 
-from fedtide.ground.errors import SettingsError
-from fedtide.ground.files import open_regular, parse_json
-from fedtide.ground.numbers import finite
+from fedtide.base.errors import SettingsError
+from fedtide.base.files import open_regular, parse_json
+from fedtide.base.numbers import finite
 
 MAX_LINE_BYTES = 65536  # far more than any line of a table has
 _MAX_SHOWN = 40  # characters of a quotation in a message

@@ -10,8 +10,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtide.ground.errors import SettingsError
-from fedtide.ground.numbers import Decimals
+from fedtide.base.errors import SettingsError
+from fedtide.base.numbers import Decimals
 from traces.files.lines import MAX_LINE_BYTES, decode_line, finite_number, json_object, open_data, shorten
 
 BLOCK_BYTES = 1 << 20

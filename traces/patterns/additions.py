@@ -8,7 +8,7 @@ from typing import Annotated
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtide.ground.allowed import Count, Range, Share
+from fedtide.base.allowed import Count, Range, Share
 from traces.base import RoundAvailability, SeededTrace, complete_if_online
 from traces.rates import Always
 

@@ -10,7 +10,7 @@ from typing import Annotated, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtide.ground.allowed import Count, Range, Share
+from fedtide.base.allowed import Count, Range, Share
 from traces.base import RoundAvailability, SeededTrace, online_throughout
 
 

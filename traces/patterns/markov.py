@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtide.ground.allowed import Range
+from fedtide.base.allowed import Range
 from traces.base import RoundAvailability, SeededTrace, complete_if_online
 
 _BLOCK = 1 << 15  # clients whose chains are evaluated at a time: their arrays stay in the cache

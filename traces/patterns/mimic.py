@@ -7,7 +7,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtide.ground.allowed import Count, Share
+from fedtide.base.allowed import Count, Share
 from traces.base import RoundAvailability, SeededTrace, complete_if_online
 
 _LEVELS = 5

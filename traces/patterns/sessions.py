@@ -7,7 +7,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtide.ground.allowed import Positive, Share
+from fedtide.base.allowed import Positive, Share
 from traces.base import Draws, check_kind
 from traces.clock import TimedTrace
 from traces.sessions import DrawnSessions

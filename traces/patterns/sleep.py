@@ -7,8 +7,8 @@ from typing import Annotated
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtide.ground.allowed import Count, Range
-from fedtide.ground.errors import SettingsError
+from fedtide.base.allowed import Count, Range
+from fedtide.base.errors import SettingsError
 from traces.base import RoundAvailability, SeededTrace, complete_if_online
 from traces.files.lines import client_index
 from traces.files.tables import read_numbers

@@ -7,8 +7,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtide.ground.allowed import Count, NotNegative, Positive
-from fedtide.ground.errors import SettingsError
+from fedtide.base.allowed import Count, NotNegative, Positive
+from fedtide.base.errors import SettingsError
 from traces.base import Draws, RoundAvailability, SeededTrace, check_kind
 
 _OWN = {"lognormal": ("median", "spread"), "exponential": ("seconds",), "uniform": ("low", "high")}

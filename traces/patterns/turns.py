@@ -6,8 +6,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtide.ground.allowed import Count, CountOrZero
-from fedtide.ground.errors import SettingsError
+from fedtide.base.allowed import Count, CountOrZero
+from fedtide.base.errors import SettingsError
 from traces.base import RoundAvailability, SeededTrace, complete_if_online
 
 

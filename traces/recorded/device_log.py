@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtide.ground.errors import SettingsError
+from fedtide.base.errors import SettingsError
 from traces.files.clients import Clients
 from traces.files.lines import alike, finite_number
 from traces.files.tables import INSTEAD, Block, Row, Table

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtide.ground.errors import SettingsError
+from fedtide.base.errors import SettingsError
 from traces.base import RoundAvailability, SeededTrace, microseconds
 from traces.clock import Tasks
 from traces.files.lines import decode_line, json_object, open_data

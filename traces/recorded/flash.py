@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtide.ground.errors import SettingsError
-from fedtide.ground.numbers import exact
+from fedtide.base.errors import SettingsError
+from fedtide.base.numbers import exact
 from traces.files.documents import read_document
 from traces.recorded.log import DeviceLog, RawSessions
 from traces.recorded.recording import Recording

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedtide.ground.errors import SettingsError
-from fedtide.ground.wording import count
+from fedtide.base.errors import SettingsError
+from fedtide.base.wording import count
 from traces.base import SECOND, Moments, microseconds
 
 # What a recording may hold, so that sums, products and quotients of it are numbers.

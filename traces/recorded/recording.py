@@ -8,8 +8,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtide.ground.allowed import NotNegative, Positive
-from fedtide.ground.errors import SettingsError
+from fedtide.base.allowed import NotNegative, Positive
+from fedtide.base.errors import SettingsError
 from traces.base import SECOND, microseconds
 from traces.clock import TimedTrace
 from traces.files.clients import match

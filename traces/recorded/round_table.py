@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtide.ground.errors import SettingsError
+from fedtide.base.errors import SettingsError
 from traces.base import RoundAvailability, SeededTrace
 from traces.files.clients import Clients
 from traces.files.lines import whole_number

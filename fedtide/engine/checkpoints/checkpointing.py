@@ -10,14 +10,14 @@ from zlib import crc32
 import numpy as np
 from rich.console import Console
 
+from fedtide.base.errors import SettingsError
+from fedtide.base.wording import say
 from fedtide.config import Settings
 from fedtide.engine.checkpoints.resume import ResumeError, check_kept, flags, what_changed
 from fedtide.engine.checkpoints.store import CheckpointStore
 from fedtide.engine.observers import Observer, Record
 from fedtide.engine.run_folder import RunFolder
 from fedtide.engine.transports.base import Transport
-from fedtide.ground.errors import SettingsError
-from fedtide.ground.wording import say
 from strategies import FlatParameters, FlexibleStrategy
 from strategies.core.state import StateDict, Stateful, nested, take, within
 from strategies.fedavg import FedAvg

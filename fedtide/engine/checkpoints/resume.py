@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from fedtide.base import dotted
+from fedtide.base.errors import SettingsError
+from fedtide.base.wording import plain
 from fedtide.config import Settings
 from fedtide.config.settings import EXECUTION_ONLY, read_toml
 from fedtide.engine.read_run import read_config
 from fedtide.engine.run_folder import versions
-from fedtide.ground import dotted
-from fedtide.ground.errors import SettingsError
-from fedtide.ground.wording import plain
 
 # Settings that only say when a run ends; `num-rounds` can only be raised, as schedules may depend on it.
 ENDS = {"num-rounds", "until", "until-seconds", "stop-at", "patience"}

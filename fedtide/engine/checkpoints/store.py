@@ -16,8 +16,8 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtide.ground.errors import SettingsError
-from fedtide.ground.files import arrays_in
+from fedtide.base.errors import SettingsError
+from fedtide.base.files import arrays_in
 from strategies.core.state import Rows, StateDict, Vectors
 
 FILE = "states.sqlite"

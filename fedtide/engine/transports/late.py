@@ -12,6 +12,7 @@ from flwr.common import FitIns, FitRes, Parameters
 from flwr.server.client_proxy import ClientProxy
 from numpy.typing import NDArray
 
+from fedtide.base.contract import REPORTED, FitConfig
 from fedtide.engine.event_clock import Clock, EventClock, OpenTask, told
 from fedtide.engine.transports.base import (
     EvaluateInstructions,
@@ -19,7 +20,6 @@ from fedtide.engine.transports.base import (
     FitInstructions,
     Transport,
 )
-from fedtide.ground.contract import REPORTED, FitConfig
 from strategies import FlatParameters, Layout
 from strategies.core.replies import OK, ReplyTable
 from strategies.core.reply_vectors import ReplyVectors

@@ -29,10 +29,10 @@ from clients.memory.handshake import Memory
 from clients.memory.stores import from_bytes, to_bytes
 from clients.simulated.jobs import Broadcast, Job
 from clients.simulated.virtual import Answers, ClientEnvironment, Scores
+from fedtide.base.contract import FitConfig, metrics
+from fedtide.base.errors import PartError
 from fedtide.engine.event_clock import Clock
 from fedtide.engine.transports.base import EvaluateInstructions, EvaluateResults, FitInstructions, Transport
-from fedtide.ground.contract import FitConfig, metrics
-from fedtide.ground.errors import PartError
 from strategies import FlatParameters, Layout
 from strategies.core.parameters import read_parameters
 from strategies.core.replies import OK, ReplyTable

@@ -2,7 +2,7 @@
 
 from importlib.util import find_spec
 
-from fedtide.ground.errors import SettingsError
+from fedtide.base.errors import SettingsError
 
 
 def require_ray(otherwise: str) -> None:

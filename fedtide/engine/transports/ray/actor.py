@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 from clients.memory.handshake import Memory
 from clients.simulated.jobs import Broadcast, Job
 from clients.simulated.virtual import Answers, ClientEnvironment, Scores, VirtualClients
+from fedtide.base.contract import REPORTED
+from fedtide.base.memory import keep_freed_memory
+from fedtide.base.spill import let_go
 from fedtide.engine.transports.ray.shared_rows import AttachedRows, Lease, Rows
-from fedtide.ground.contract import REPORTED
-from fedtide.ground.memory import keep_freed_memory
-from fedtide.ground.spill import let_go
 from strategies.core.reply_vectors import add_weighted, sum_buffer
 
 Packed = list[Any]

@@ -16,10 +16,10 @@ from ray.exceptions import OutOfMemoryError, RayError, RayTaskError
 
 from clients.simulated.jobs import Job
 from clients.simulated.virtual import Failure
+from fedtide.base.errors import described
+from fedtide.base.wording import count
 from fedtide.engine.transports.ray.liveness import engine_lost
 from fedtide.engine.transports.ray.workers import OUT_OF_MEMORY, Worker, Workers
-from fedtide.ground.errors import described
-from fedtide.ground.wording import count
 
 GRACE = 10.0  # seconds beyond its time limit that a worker gets to end itself
 ALONE, LAST = 2, 3

@@ -18,12 +18,12 @@ from ray._private.services import get_ray_address_from_environment
 from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from fedtide.base.dotted import modules_here
+from fedtide.base.errors import SettingsError
+from fedtide.base.packages import check_not_hidden
+from fedtide.base.wording import ends
 from fedtide.engine.transports.base import EngineLost
 from fedtide.engine.transports.ray.leftovers import end_session, lock_session, remove_leftovers
-from fedtide.ground.dotted import modules_here
-from fedtide.ground.errors import SettingsError
-from fedtide.ground.packages import check_not_hidden
-from fedtide.ground.wording import ends
 
 ROOT = str(Path(__file__).parents[4])  # the folder that workers import this project from
 # What is sent of it to other machines; the last two have the version, of a checkout and of an installation.

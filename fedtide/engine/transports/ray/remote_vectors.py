@@ -17,11 +17,11 @@ from ray.exceptions import RayError
 
 from clients.simulated.jobs import Job
 from clients.simulated.virtual import Answers
+from fedtide.base.spill import let_go, new_rows
 from fedtide.engine.transports.ray.actor import Sent
 from fedtide.engine.transports.ray.liveness import engine_lost
 from fedtide.engine.transports.ray.shared_rows import Rows
 from fedtide.engine.transports.ray.workers import Worker, Workers
-from fedtide.ground.spill import let_go, new_rows
 from strategies.core.parameters import FloatVector
 from strategies.core.reply_vectors import Pending, RemoteVector, RemoteVectors
 

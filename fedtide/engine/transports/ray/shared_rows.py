@@ -15,8 +15,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtide.ground.memory import replies_limit
-from fedtide.ground.spill import FileMap, folder_of_large_files, reserve
+from fedtide.base.memory import replies_limit
+from fedtide.base.spill import FileMap, folder_of_large_files, reserve
 
 Rows = NDArray[np.float32]
 POSSIBLE = hasattr(os, "memfd_create") and os.path.isdir("/proc/self/fd")  # on Linux

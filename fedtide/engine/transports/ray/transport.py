@@ -16,6 +16,9 @@ from ray.exceptions import RayError
 from clients.memory.handshake import Memory
 from clients.simulated.jobs import Broadcast, Job
 from clients.simulated.virtual import Answers, Failure, Scores
+from fedtide.base.contract import REPORTED
+from fedtide.base.spill import let_go
+from fedtide.base.wording import count
 from fedtide.engine.transports.base import EngineLost
 from fedtide.engine.transports.ray.actor import (
     RayClients,
@@ -31,9 +34,6 @@ from fedtide.engine.transports.ray.remote_vectors import VectorsOnNodes
 from fedtide.engine.transports.ray.shared_rows import POSSIBLE, SharedRows
 from fedtide.engine.transports.ray.workers import Worker, Workers
 from fedtide.engine.transports.virtual import Simulation, VirtualTransport
-from fedtide.ground.contract import REPORTED
-from fedtide.ground.spill import let_go
-from fedtide.ground.wording import count
 
 SMALL = 1 << 16  # bytes; Ray sends arguments of up to 100 kB together with the call
 KEPT = 1 << 20  # bytes; smaller vectors are sent at once: an object costs Ray as long as sending so much

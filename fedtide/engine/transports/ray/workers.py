@@ -14,9 +14,9 @@ from typing import Any
 import ray
 from ray.exceptions import OutOfMemoryError, RayError
 
+from fedtide.base.wording import count, ends
 from fedtide.engine.transports.base import EngineLost
 from fedtide.engine.transports.ray.liveness import Liveness
-from fedtide.ground.wording import count, ends
 
 POLL = 1.0  # seconds between two checks of whether Ray is alive
 FIRST = 60.0  # seconds that the first round waits for the slowest workers

@@ -9,7 +9,7 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
-from fedtide.ground.errors import SettingsError
+from fedtide.base.errors import SettingsError
 
 CGROUPS = "/sys/fs/cgroup"
 REPLIES_SHARE = 1 / 8  # of the memory: replies of a round that take more lie in a file

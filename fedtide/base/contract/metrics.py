@@ -23,7 +23,7 @@ PLANNED = "planned-steps"
 """int: E_k, where the client itself decides how many local steps it is to do."""
 
 RULE = "rule"
-"""str: the rule of its local steps, from clients of Flower apps; see `fedtide.ground.contract.Rule`."""
+"""str: the rule of its local steps, from clients of Flower apps; see `fedtide.base.contract.Rule`."""
 
 TRAIN_LOSS = "train-loss"
 """float: mean loss over the local steps."""

@@ -37,7 +37,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedtide.ground.errors import is_installed, is_ours
+from fedtide.base.errors import is_installed, is_ours
 
 MAX_PATH = 1000  # characters
 _ATOMS = (NoneType, EllipsisType, bool, int, float, complex, str, bytes)

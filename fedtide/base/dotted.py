@@ -17,9 +17,9 @@ from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
 
-from fedtide.ground.errors import SettingsError
-from fedtide.ground.packages import PACKAGES, ROOT
-from fedtide.ground.wording import plain
+from fedtide.base.errors import SettingsError
+from fedtide.base.packages import PACKAGES, ROOT
+from fedtide.base.wording import plain
 
 CALLED_WITH: dict[str, tuple[str, ...] | None] = {
     "task": (),

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtide.ground.memory import replies_limit
+from fedtide.base.memory import replies_limit
 
 
 def folder_of_large_files() -> str:

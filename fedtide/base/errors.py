@@ -10,8 +10,8 @@ from pathlib import Path
 from traceback import walk_tb
 from typing import Any, NamedTuple
 
-from fedtide.ground.packages import PACKAGES, ROOT
-from fedtide.ground.wording import plain
+from fedtide.base.packages import PACKAGES, ROOT
+from fedtide.base.wording import plain
 
 _OURS = (*(f"{ROOT / package}/" for package in PACKAGES), str(ROOT / "sim.py"))
 _INSTALLED = {"site-packages", "dist-packages"}

@@ -3,10 +3,10 @@
 It needs NumPy and the standard library only, so that a client on a small device can use it.
 """
 
-from fedtide.ground.contract import metrics, ternary
-from fedtide.ground.contract.fit import FitConfig, Scalar
-from fedtide.ground.contract.metrics import REPORTED, Reported
-from fedtide.ground.contract.rule import CORRECTED, SGD, Rule
+from fedtide.base.contract import metrics, ternary
+from fedtide.base.contract.fit import FitConfig, Scalar
+from fedtide.base.contract.metrics import REPORTED, Reported
+from fedtide.base.contract.rule import CORRECTED, SGD, Rule
 
 __all__ = [
     "CORRECTED",

@@ -10,7 +10,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from fedtide.ground.contract.rule import SGD
+from fedtide.base.contract.rule import SGD
 
 Scalar = bool | bytes | float | int | str
 Arrays = list[NDArray[Any]]
@@ -62,7 +62,7 @@ class FitConfig:
     local_epochs
         Passes over the client's data, instead of `local_steps`.
     rule
-        Name of the rule of the local steps, see `fedtide.ground.contract.Rule`.
+        Name of the rule of the local steps, see `fedtide.base.contract.Rule`.
     last_accepted
         Last round in which the server accepted a reply of this client, 0 for never; None where the rule keeps
         no state.

@@ -2,7 +2,7 @@
 
 Names are looked up in a registry, a dictionary of factories; dotted names are imported. The options of a
 factory are its keyword-only parameters; how their values are parsed, and what they may be, their annotations
-declare, see `fedtide.ground.allowed`.
+declare, see `fedtide.base.allowed`.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from fedtide.ground import dotted
-from fedtide.ground.allowed import REQUIRED, Option, did_you_mean, options_of
-from fedtide.ground.errors import SettingsError
+from fedtide.base import dotted
+from fedtide.base.allowed import REQUIRED, Option, did_you_mean, options_of
+from fedtide.base.errors import SettingsError
 
 # Products of larger numbers leave what 64 bits can hold; nothing that an option says is that large.
 _LARGEST: dict[type, float] = {int: 10**15, float: 1e100}

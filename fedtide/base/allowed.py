@@ -1,7 +1,7 @@
 """What a setting or an option may be, declared once: by the annotation of its field or parameter.
 
 That is `Annotated[float, Range(above=0)]`, `Literal["n", "uniform"]` or a bare type. The check, its message,
-`--list` and `--help` come from it. Specs are checked by `fedtide.ground.specs`; for callers in Python, a
+`--list` and `--help` come from it. Specs are checked by `fedtide.base.specs`; for callers in Python, a
 dataclass calls `check` in `__post_init__`, and a function is decorated with `checked`.
 """
 
@@ -18,7 +18,7 @@ from functools import cache, wraps
 from numbers import Integral, Real
 from typing import Annotated, Any, Literal, ParamSpec, TypeVar, get_args, get_origin
 
-from fedtide.ground.errors import SettingsError
+from fedtide.base.errors import SettingsError
 
 P = ParamSpec("P")
 R = TypeVar("R")

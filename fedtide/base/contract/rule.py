@@ -23,7 +23,7 @@ class Rule(NamedTuple):
         clients/memory/handshake.py).
     sends
         `weights`: the local weights, one array per tensor. `vector`: one vector of M numbers instead.
-        `packed`: a ternary vector as bytes (see `fedtide.ground.contract.ternary`), or weights.
+        `packed`: a ternary vector as bytes (see `fedtide.base.contract.ternary`), or weights.
     extra
         How many vectors of M numbers may follow: all of them or none.
     """

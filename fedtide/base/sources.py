@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from fedtide.ground.errors import SettingsError, is_installed, is_ours
+from fedtide.base.errors import SettingsError, is_installed, is_ours
 
 SETTLED = 2 * 10**9  # nanoseconds after a change in which another one may leave all times as they are
 

@@ -12,8 +12,8 @@ from itertools import chain
 from pathlib import Path
 from typing import NamedTuple, TextIO
 
-from fedtide.ground.files import open_regular
-from fedtide.ground.numbers import Decimals
+from fedtide.base.files import open_regular
+from fedtide.base.numbers import Decimals
 
 SEPARATORS = ",;\t"
 
