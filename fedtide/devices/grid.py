@@ -142,7 +142,7 @@ class GridTransport(Transport):
         if self.deadlines is None:
             return {}
         self.nodes.keep()
-        record: dict[str, Any] = {"events": self.nodes.events}
+        record: dict[str, Any] = {"events": self.nodes.events, "time": round(time.time(), 3)}
         if self._deadline is not None:
             record["deadline_seconds"] = round(self._deadline, 3)
         if self._boards:
