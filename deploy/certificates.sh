@@ -12,8 +12,16 @@ if (($# == 0)) || [[ $1 == -* ]]; then
 fi
 
 names="DNS:localhost,IP:127.0.0.1"  # the SuperLink's own processes connect there
+octet='(25[0-5]|2[0-4][0-9]|1?[0-9]?[0-9])'
 for host in "$@"; do
-    if [[ $host =~ ^[0-9]+(\.[0-9]+){3}$ || $host == *:* ]]; then names+=",IP:$host"; else names+=",DNS:$host"; fi
+    if [[ $host =~ ^$octet(\.$octet){3}$ || $host =~ ^[0-9a-fA-F]*:[0-9a-fA-F:]*:[0-9a-fA-F]*$ ]]; then
+        names+=",IP:$host"
+    elif [[ $host =~ ^[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?$ && ! $host =~ ^[0-9.]+$ ]]; then
+        names+=",DNS:$host"
+    else
+        echo "deploy/certificates.sh: '$host' is neither a name nor an address; give it without port and protocol" >&2
+        exit 2
+    fi
 done
 
 folder=${CERTIFICATES:-certificates}
@@ -22,13 +30,15 @@ curve=(-newkey ec -pkeyopt ec_paramgen_curve:P-384 -nodes -sha256)
 umask 077
 mkdir -p "$folder"
 cd "$folder"
-names_all() {  # whether the certificate that is there names every host
+fits() {  # whether the certificate that is there has its key and names every host
+    [[ $(openssl x509 -in server.pem -noout -pubkey) == "$(openssl pkey -in server.key -pubout)" ]] || return 1
+    openssl verify -CAfile ca.crt server.pem > /dev/null || return 1
     for host in "$@"; do
-        if [[ $host =~ ^[0-9.]+$ || $host == *:* ]]; then check=-checkip; else check=-checkhost; fi
+        if [[ ,$names, == *",IP:$host,"* ]]; then check=-checkip; else check=-checkhost; fi
         openssl x509 -in server.pem -noout $check "$host" | grep -q "does match" || return 1
     done
 }
-if [[ -e server.pem ]] && openssl x509 -in server.pem -noout -checkend 2592000 > /dev/null && names_all "$@"; then
+if [[ -e server.pem ]] && openssl x509 -in server.pem -noout -checkend 2592000 > /dev/null && fits "$@" 2> /dev/null; then
     echo "$folder: the certificate of the SuperLink stays ($(openssl x509 -in server.pem -noout -enddate))"
     exit
 fi
@@ -37,13 +47,21 @@ if [[ -e ca.crt && ! -e ca.key ]]; then
     echo "Another CA (remove ca.crt) would need a new ca.crt on every device." >&2
     exit 1
 fi
-if [[ ! -e ca.key ]]; then
-    openssl req -x509 "${curve[@]}" -days 3650 -subj "/O=fedtide/CN=fedtide CA" -keyout ca.key -out ca.crt
-fi 2> /dev/null
-openssl req -new "${curve[@]}" -subj "/O=fedtide/CN=${1:0:64}" -keyout server.key -out server.csr 2> /dev/null
-openssl x509 -req -in server.csr -CA ca.crt -CAkey ca.key -set_serial "0x$(openssl rand -hex 16)" -days "$days" \
-    -sha256 -out server.pem 2> /dev/null \
-    -extfile <(printf 'subjectAltName=%s\nbasicConstraints=CA:FALSE\nextendedKeyUsage=serverAuth\n' "$names")
-rm server.csr
-chmod 755 . && chmod 644 ca.crt server.pem
+# What is made gets its name when all of it is there: a kill or an error in between changes nothing.
+new=$(mktemp -d .new.XXXXXX)
+trap 'rm -rf "$new"' EXIT
+quiet() { "$@" 2> "$new/log" || { cat "$new/log" >&2; exit 1; }; }
+ca=.
+if [[ ! -e ca.key || ! -e ca.crt ]]; then
+    ca=$new
+    quiet openssl req -x509 "${curve[@]}" -days 3650 -subj "/O=fedtide/CN=fedtide CA" -keyout "$new/ca.key" -out "$new/ca.crt"
+fi
+printf 'subjectAltName=%s\nbasicConstraints=CA:FALSE\nextendedKeyUsage=serverAuth\n' "$names" > "$new/names"
+quiet openssl req -new "${curve[@]}" -subj "/O=fedtide/CN=${1:0:64}" -keyout "$new/server.key" -out "$new/server.csr"
+quiet openssl x509 -req -in "$new/server.csr" -CA "$ca/ca.crt" -CAkey "$ca/ca.key" -set_serial "0x$(openssl rand -hex 16)" \
+    -days "$days" -sha256 -out "$new/server.pem" -extfile "$new/names"
+chmod 755 . && chmod 644 "$new"/*.crt "$new/server.pem" 2> /dev/null || true
+for file in ca.key ca.crt server.key server.pem; do
+    [[ ! -e $new/$file ]] || mv "$new/$file" "$file"
+done
 echo "$folder: ca.crt for devices and users, server.pem and server.key for the SuperLink (${names//,/, }; $days days)"

@@ -9,16 +9,18 @@ if (($# < 1 || $# > 2)) || ! [[ ${2:-0} =~ ^[0-9]+$ ]]; then
     echo "usage: deploy/key.sh [--replace] FILE [CLIENT-ID]   (such as /etc/fedtide/device.key 3)" >&2
     exit 2
 fi
+if [[ -d $1 ]]; then
+    echo "deploy/key.sh: $1 is a folder" >&2
+    exit 2
+fi
+id=${2:-$(sed -n 's/.* client-id=\([0-9]*\)$/\1/p' "$1.pub" 2> /dev/null || true)}
 if [[ -n ${replace:-} || ! -e $1 ]]; then
     new=$(mktemp -d "$1.XXXXXX")
     trap 'rm -r "$new"' EXIT
     ssh-keygen -q -t ecdsa -b 384 -N "" -C "" -f "$new/key"
     [[ ! -e $1 ]] || chown --reference "$1" "$new/key" # of the user that the device runs as
-    id=${2:-$(sed -n 's/.* client-id=\([0-9]*\)$/\1/p' "$1.pub" 2> /dev/null || true)}
-    mv "$new/key.pub" "$1.pub"
     mv "$new/key" "$1"
-else
-    id=${2:-}
 fi
-[[ -z $id ]] || sed -i "s/^\([^ ]* [^ ]*\).*/\1 client-id=$id/" "$1.pub"
 chmod 600 "$1"
+# From the key itself, so that the two always fit.
+printf '%s%s\n' "$(ssh-keygen -y -f "$1" | cut -d ' ' -f 1,2)" "${id:+ client-id=$id}" > "$1.pub"

@@ -117,6 +117,9 @@ def main() -> int:
     try:
         admins = [ip_network(text, strict=False) for text in os.environ.get("ADMINS", "").split()]
         most = float(os.environ.get("MOST_MB") or "inf") * 1e6
+        if not most > 0:
+            raise ValueError(f"{os.environ['MOST_MB']} is not a positive number")
+        os.environ["FORWARDED_ALLOW_IPS"] = ""  # an address counts, not what a request says of it
         if admins or most < float("inf"):
             put_guard(admins, most)
     except (ImportError, AttributeError, ValueError) as error:

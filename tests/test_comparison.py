@@ -18,6 +18,7 @@ from flower import processes_of
 from killed import saved_rounds
 from waiting import wait_until
 
+import fedtide
 import sim
 
 ROOT = Path(sim.__file__).parent
@@ -99,6 +100,23 @@ def test_a_cell_of_a_log_that_has_grown_runs_again(run: Any, tmp_path: Path) -> 
     assert run(*runs) == first
     log.write_text(log.read_text() + "2,900,1800\n")
     assert run(*runs)["rows"][0]["cost"]["uploads"] < first["rows"][0]["cost"]["uploads"]
+
+
+@pytest.mark.parametrize("kept", [slice(-1), slice(None, None, 2)], ids=["the last", "every second"])
+def test_a_cell_that_lacks_records_runs_again(
+    kept: slice, run: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As a full disk or a partial copy leaves it."""
+    first = run("--seed", "0", "1")
+    cell, other = sorted((tmp_path / "cells").iterdir())
+    records = (cell / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (cell / "metrics.jsonl").write_text("".join(records[kept]))
+    fedtide.load(cell)
+    assert "metrics.jsonl lacks some of" in caplog.text
+    before = files(other)
+    assert run("--seed", "0", "1") == first
+    assert len((cell / "metrics.jsonl").read_text().splitlines()) == len(records)
+    assert files(other) == before
 
 
 def test_cells_that_fail_and_those_of_another_version(run: Any, tmp_path: Path, capsys: Any) -> None:

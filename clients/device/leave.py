@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 NAME = "leave"
@@ -22,7 +23,8 @@ def is_leaving(folder: Path, run: str) -> bool:
     """
     noted = _noted(folder)
     if noted == "":
-        (folder / NAME).write_text(f"{run}\n", encoding="utf-8")
+        with suppress(OSError):  # who has made the file may be somebody else: it counts all the same
+            (folder / NAME).write_text(f"{run}\n", encoding="utf-8")
     return noted is not None
 
 
@@ -34,7 +36,7 @@ def has_left(folder: Path, run: str) -> bool:
 def _noted(folder: Path) -> str | None:
     """Return the run that a device has left, empty if it is still to leave one; None: it stays."""
     try:
-        return (folder / NAME).read_text(encoding="utf-8").strip()
+        return (folder / NAME).read_text(encoding="utf-8", errors="replace").strip()
     except FileNotFoundError:
         return None
 

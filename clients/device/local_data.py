@@ -107,7 +107,8 @@ def _version(spec: DataSpec) -> str:
     for file in sorted([path, *path.rglob("*")] if path.is_dir() else [path]):
         with suppress(OSError):  # reading it will say so
             stat = file.stat()
-            seen.update(repr((str(file), stat.st_mtime_ns, stat.st_size)).encode())
+            when = (stat.st_mtime_ns, stat.st_ctime_ns)
+            seen.update(repr((str(file), stat.st_ino, stat.st_size, *when)).encode())
     return seen.hexdigest()
 
 

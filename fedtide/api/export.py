@@ -6,6 +6,7 @@ Each file is read again where that is possible, and has to give the outputs of t
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 import warnings
 from collections.abc import Callable, Sequence
@@ -17,7 +18,8 @@ from numpy.typing import NDArray
 
 from fedtide.base.display import exit_code
 from fedtide.base.errors import SettingsError
-from fedtide.base.files import replacing
+from fedtide.base.files import check_replaceable, replacing
+from fedtide.base.wording import ends as ends_of
 from fedtide.engine.read_run import Run, read_run
 
 if TYPE_CHECKING:
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
     from torch import nn
 
 PROG = "fedtide export"
-EXAMPLES = 3  # on which the file is compared with the model
+EXAMPLES = 3  # from which the file is made; it is compared on others
 CLOSE = 1e-4  # relative to the largest output
 
 Outputs = Callable[["torch.Tensor"], NDArray[Any]]
@@ -53,19 +55,26 @@ def export(run: Run, to: str, path: Path) -> None:
     import torch
 
     model, ends = run.model(), run.ends
-    if ends.vocabulary:
-        example = torch.randint(ends.vocabulary, (EXAMPLES, *ends.input_shape))
-    else:
-        example = torch.rand((EXAMPLES, *ends.input_shape), generator=torch.Generator().manual_seed(0))
-    with torch.no_grad():
-        expected = model(example).numpy()
-    with replacing(path, path.with_name(f".{path.name}")) as partial:
-        read = FORMATS[to](model, example, partial)
-        found = read(example)
-        largest = float(np.abs(expected).max())
-        if not np.allclose(found, expected, rtol=0, atol=CLOSE * max(1.0, largest)):
+    rng = torch.Generator().manual_seed(0)
+
+    def examples(count: int) -> torch.Tensor:
+        shape = (count, *ends.input_shape)
+        if ends.vocabulary:
+            return torch.randint(ends.vocabulary, shape, generator=rng)
+        return torch.randn(shape, generator=rng)
+
+    check_replaceable(path)
+    with replacing(path, path.with_name(f".{path.name}")) as partial, torch.no_grad():
+        read = FORMATS[to](model, examples(EXAMPLES), partial)
+        for given in (examples(1), -3 * examples(2 * EXAMPLES) if not ends.vocabulary else examples(7)):
+            expected = model(given).numpy()
+            try:
+                found = read(given)
+            except RuntimeError as error:
+                raise SettingsError(f"{to}: {len(given)} examples: {ends_of(error)}") from None
             off = float(np.abs(found - expected).max())
-            raise SettingsError(f"{to}: the file gives outputs that differ by {off:.3g} from the model's")
+            if not off <= CLOSE * max(1.0, float(np.abs(expected).max())) < math.inf:
+                raise SettingsError(f"{to}: the file gives outputs that differ by {off:.3g} from the model's")
 
 
 def _arrays(model: nn.Module) -> dict[str, NDArray[Any]]:

@@ -90,6 +90,12 @@ def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> NDArray[Any]:
         return array
 
 
+def check_replaceable(path: Path) -> None:
+    """Raise OSError for a link, a pipe, a folder or a device, which a file would replace."""
+    if path.is_symlink() or (path.exists() and not path.is_file()):
+        raise OSError(errno.EINVAL, "It is a link, a folder, a pipe or a device, not a file", str(path))
+
+
 @contextmanager
 def replacing(path: Path, temporary: Path | None = None) -> Iterator[Path]:
     """Write a file atomically: yields a temporary path in the same folder, which is renamed at the end."""

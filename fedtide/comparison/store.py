@@ -65,7 +65,8 @@ class CellStore:
             run = read_run(path)
             if run.status != "finished" or not _is_of(settings, run.config):
                 return None
-            return replace(run, records=[*records_in(path)])
+            run = replace(run, records=[*records_in(path)])
+            return run if run.is_whole else None
         except (OSError, ValueError):
             return None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -26,7 +27,6 @@ from flwr.serverapp import Grid
 
 from fedtide.base import one_object
 from fedtide.base.contract import Scalar, metrics
-from fedtide.base.wording import plain
 from fedtide.devices import flower_compat as compat
 from fedtide.engine.transports.base import EngineLost
 
@@ -34,6 +34,7 @@ QUESTION = MessageTypeLegacy.GET_PROPERTIES  # the identity of a node
 BATCH = 32  # messages in a call of the Grid
 CALLS = 4  # of the Grid at a time: each waits for its turn among the nodes' requests
 WAIT_SECONDS = 0.1  # for answers
+_REPORTED = re.compile(rf"{metrics.BOARD}[a-z][a-z0-9-]{{0,29}}", re.ASCII)
 MOST_REPORTED = 20  # numbers that a board says of itself
 UNAUTHORIZED = 401
 GIVEN_UP = (
@@ -197,8 +198,8 @@ def identity(content: RecordDict) -> tuple[Scalar | None, bool] | str:
 def of_board(told: Mapping[str, Scalar]) -> dict[str, Scalar]:
     """Return what a board says of itself in the metrics of a reply: numbers, by name."""
     said = {
-        plain(name.removeprefix(metrics.BOARD), 30): value
+        name.removeprefix(metrics.BOARD): value
         for name, value in told.items()
-        if name.startswith(metrics.BOARD) and isinstance(value, int | float) and math.isfinite(value)
+        if _REPORTED.fullmatch(name) and isinstance(value, int | float) and math.isfinite(value)
     }
     return dict(islice(said.items(), MOST_REPORTED))

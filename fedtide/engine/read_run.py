@@ -63,7 +63,12 @@ class Run:
 
     def with_records(self) -> Run:
         """Return the run with the records of its rounds, read from its folder if necessary."""
-        return self if self.records else replace(self, records=[*records_in(self.path, lenient=True)])
+        if self.records:
+            return self
+        run = replace(self, records=[*records_in(self.path, lenient=True)])
+        if run.records and not run.is_whole:
+            log.warning("%s: metrics.jsonl lacks some of %s rounds", self.path, self.summary["rounds"])
+        return run
 
     @cached_property
     def history(self) -> History:
@@ -71,6 +76,12 @@ class Run:
         if self.columns is not None:
             return self.columns
         return History.of(self.records or records_in(self.path, lenient=True))
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether there is a record of each round that its summary counts, as far as it has one."""
+        rounds, numbers = self.summary.get("rounds"), [record["round"] for record in self.records]
+        return rounds is None or (len(numbers) - 1 == rounds and numbers == [*range(len(numbers))])
 
     @property
     def metrics(self) -> pandas.DataFrame:
@@ -182,6 +193,8 @@ class Run:
         `weights.npz` cannot be read.
         """
         file = self.path / "weights.npz"
+        if not self.summary and file.exists():
+            raise SettingsError(f"{self.path} goes on or was killed: its weights are those of an earlier end")
         try:
             return [*read_arrays(file).values()]
         except FileNotFoundError:

@@ -6,8 +6,8 @@ import base64
 import hashlib
 import os
 import re
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -81,13 +81,15 @@ class Boards:
 
     def read(self) -> dict[str, Board]:
         """Return the boards; SettingsError: the file is damaged."""
-        boards = {}
-        for name, told in self._content().get(self.superlink, {}).items():
+        boards, content = {}, self._content().get(self.superlink, {})
+        if not isinstance(content, dict):
+            raise SettingsError(f"{self.path}: {self.superlink} is not a table of boards")
+        for name, told in content.items():
             try:
                 client = told.get("client-id")
                 board = Board(None if client is None else int(client), int(told["node-id"]), str(told["key"]))
                 assert board.fingerprint
-            except (AttributeError, KeyError, TypeError, ValueError, IndexError):
+            except (AttributeError, KeyError, TypeError, ValueError, IndexError, OverflowError):
                 raise SettingsError(f"{self.path}: [{self.superlink}.{name}] is not a board") from None
             boards[name] = board
         return boards
@@ -103,6 +105,16 @@ class Boards:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         text = f"# Written by `fedtide fleet`.\n\n{tomli_w.dumps(content)}"
         write_durably(self.path, text.encode(), self.path.with_name(f".{FILE}"))
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Let nobody else change the file meanwhile."""
+        import fcntl  # not on Windows, where no fleet is administered
+
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with self.path.with_name(f".{FILE}.lock").open("w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
 
     def _content(self) -> dict[str, Any]:
         try:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from fedtide.base.display import exit_code
 from fedtide.base.errors import SettingsError
+from fedtide.base.files import check_replaceable
 from fedtide.base.packages import ROOT
 from fedtide.base.wording import new_console
 from fedtide.fleet.admission import register, unregister
@@ -78,13 +79,15 @@ def _refused(message: str) -> int:
 
 
 def _register(options: argparse.Namespace) -> None:
-    with connected(options.superlink) as superlink:
-        register(superlink, Boards(options.superlink), _pairs(options.keys), options.replace, print)
+    file = Boards(options.superlink)
+    with file.locked(), connected(options.superlink) as superlink:
+        register(superlink, file, _pairs(options.keys), options.replace, print)
 
 
 def _unregister(options: argparse.Namespace) -> None:
-    with connected(options.superlink) as superlink:
-        unregister(superlink, Boards(options.superlink), options.names, print)
+    file = Boards(options.superlink)
+    with file.locked(), connected(options.superlink) as superlink:
+        unregister(superlink, file, [*dict.fromkeys(options.names)], print)
 
 
 def _run_on(options: argparse.Namespace) -> None:
@@ -95,7 +98,12 @@ def _status(options: argparse.Namespace) -> None:
     if options.serve:
         _serve(options)
     while True:
-        _show(options, look(options))
+        try:
+            _show(options, look(options))
+        except SettingsError as error:
+            if not options.watch:
+                raise
+            _refused(str(error))  # the SuperLink may be back in a moment
         if not options.watch:
             return
         time.sleep(5)
@@ -111,6 +119,7 @@ def look(options: argparse.Namespace) -> list[State]:
 def _show(options: argparse.Namespace, boards: list[State]) -> None:
     if options.textfile:
         target = Path(options.textfile)
+        check_replaceable(target)
         partial = target.with_name(f".{target.name}")
         partial.write_text(prometheus(boards, time.time()), encoding="utf-8")
         partial.rename(target)
@@ -128,7 +137,10 @@ def _pairs(keys: Sequence[str]) -> dict[str, str]:
     pairs = [pair.partition("=") for pair in keys]
     if bad := next((name for name, _, file in pairs if not (name and file)), None):
         raise SettingsError(f"{bad!r} is not NAME=KEY.pub")
-    return {name: file for name, _, file in pairs}
+    keys_of = {name: file for name, _, file in pairs}
+    if len(keys_of) < len(pairs):
+        raise SettingsError("a name is given twice")
+    return keys_of
 
 
 def _serve(options: argparse.Namespace) -> None:
@@ -139,7 +151,7 @@ def _serve(options: argparse.Namespace) -> None:
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            if self.path != "/metrics":
+            if self.path.partition("?")[0] != "/metrics":
                 self.send_error(404)
                 return
             try:

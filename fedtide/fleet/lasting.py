@@ -22,6 +22,7 @@ import tomli_w
 from fedtide.base.errors import SettingsError
 from fedtide.base.files import parse_toml, read_text
 from fedtide.config import Settings
+from fedtide.engine.checkpoints.resume import check_kept
 from fedtide.engine.read_run import Run, find_runs
 from fedtide.fleet.status import RUNS
 from fedtide.fleet.superlink import connected
@@ -40,8 +41,8 @@ class LastingRun:
     Parameters
     ----------
     file
-        Its settings in TOML. `run-dir` is by default a folder with the file's name beside the other runs, and
-        `checkpoint-every` 1.
+        Its settings in TOML. The run is in a folder of `run-dir` with the file's name. `checkpoint-every` is
+        by default 1.
     superlink
         The SuperLink's name in Flower's config.toml.
     app
@@ -52,6 +53,8 @@ class LastingRun:
 
     def __init__(self, file: Path, superlink: str, app: Path, say: Say) -> None:
         self.values, self.superlink, self.app, self.say = _settings(file), superlink, app, say
+        self.file = file
+        Settings.from_mapping(self.values, str(file))
         self.folder = Path(str(self.values["run-dir"]))
         self._number = 0  # Flower's, of the latest attempt
         self._process: subprocess.Popen[str] | None = None
@@ -63,7 +66,7 @@ class LastingRun:
         useless = 0
         while not self._stopped:
             before = self._newest()
-            if before is not None and before.status == "finished":
+            if before is not None and self._is_done(before):
                 self.say(f"finished: {before.path}")
                 return
             if not self._superlink_answers():
@@ -76,6 +79,14 @@ class LastingRun:
                 raise SettingsError(f"no round has ended in {ATTEMPTS} attempts: see above")
             if not self._stopped and (now is None or now.status != "finished"):
                 time.sleep(WAIT_SECONDS * 2**useless)
+
+    def _is_done(self, before: Run) -> bool:
+        """Whether a run has finished; SettingsError: it was begun with other settings."""
+        then = before.settings
+        now = Settings.from_mapping(then.as_mapping() | self.values, str(self.file))
+        told = f"{self.file}: give it another name, as {before.path} was begun with other settings: "
+        check_kept(then.as_mapping(), now.as_mapping(), told)
+        return before.status == "finished" and now.num_rounds <= then.num_rounds
 
     def _attempt(self, before: Run | None) -> None:
         """Start the run, or resume what was done before, and pass on what it says until it ends."""
@@ -145,6 +156,5 @@ def _settings(file: Path) -> dict[str, Any]:
     if "resume" in values:
         raise SettingsError(f"{file}: resume: leave it out, what was begun is resumed")
     base = next((place for place in RUNS if place.is_dir()), RUNS[-1]).absolute()
-    values = {"run-dir": str(base / file.stem), "checkpoint-every": 1, **values}
-    Settings.from_mapping(values, str(file))
-    return values
+    run_dir = Path(str(values.get("run-dir", base))) / file.stem  # where only this run is
+    return {"checkpoint-every": 1, **values, "run-dir": str(run_dir)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -12,6 +13,7 @@ from rich.box import SIMPLE
 from rich.markup import escape
 from rich.table import Table
 
+from fedtide.base.errors import SettingsError
 from fedtide.base.wording import duration, plain
 from fedtide.engine.observers import Record
 from fedtide.engine.read_run import records_in
@@ -50,6 +52,8 @@ class State:
 
 def newest_run(folder: str | None) -> Path | None:
     """Return the run folder that was written to last; `folder` is it, or has it; None: there is none."""
+    if folder and not Path(folder).is_dir():
+        raise SettingsError(f"run {folder}: there is no such folder")
     places = [Path(folder)] if folder else [place for place in RUNS if place.is_dir()][:1]
     depths = ("metrics.jsonl", "*/metrics.jsonl", "*/*/metrics.jsonl")
     there = [file for place in places for depth in depths for file in place.glob(depth) if file.is_file()]
@@ -67,16 +71,18 @@ def states(nodes: Iterable[Node], boards: Mapping[str, Board], records: Iterable
             own.node, own.state, own.since = node.number, node.state, _seconds(node.since)
     of_client = {own.client: own for own in found.values() if own.client is not None}
     for record in records:
-        for client, name in record.get("names", {}).items():
-            if name in found and client.isdecimal():
-                of_client[int(client)] = found[name]
-                found[name].client = int(client)
-        _take(record, of_client)
+        with suppress(AttributeError, KeyError, OverflowError, TypeError, ValueError):  # it is no board's
+            _take(record, found, of_client)
     return [*{id(own): own for own in (*found.values(), *of_client.values())}.values()]
 
 
-def _take(record: Record, of_client: dict[int, State]) -> None:
-    """Take in what a round has recorded."""
+def _take(record: Record, found: Mapping[str, State], of_client: dict[int, State]) -> None:
+    """Take in what a round of boards has recorded, which has a time."""
+    now = float(record["time"])
+    for client, name in record.get("names", {}).items():
+        if name in found:
+            of_client[int(client)] = found[name]
+            found[name].client = int(client)
 
     def board(client: Any) -> State:
         number = int(client)
@@ -87,7 +93,7 @@ def _take(record: Record, of_client: dict[int, State]) -> None:
     for client, done, seconds in zip(active, steps, took, strict=False):
         if isinstance(client, int):
             own = board(client)
-            own.replied, own.round, own.replies = record.get("time"), record["round"], own.replies + 1
+            own.replied, own.round, own.replies = now, record["round"], own.replies + 1
             own.speed = done / seconds if done and seconds else None
     for client, reason in record.get("failed", {}).items():
         if client.isdecimal():
