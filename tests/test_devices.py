@@ -66,6 +66,7 @@ def test_five_devices(flower: dict[str, str], tmp_path: Path) -> None:
     records = the_run_resumes(federation, before)
     check(records)
     replay(federation.path, tmp_path / "replay", records)
+    assert leave.main([str(state[1]), "--undo"]) == 0  # it has left for good, not for one run
     in_event_time = rounds_end_with_two_replies(federation)
     check(in_event_time)
     replay(federation.path, tmp_path / "replay-in-event-time", in_event_time)
