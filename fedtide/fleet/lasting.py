@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
@@ -58,27 +58,27 @@ class LastingRun:
         self.folder = Path(str(self.values["run-dir"]))
         self._number = 0  # Flower's, of the latest attempt
         self._process: subprocess.Popen[str] | None = None
-        self._stopped = False
+        self._stopped = threading.Event()
 
     def drive(self) -> None:
         """Go on until the run has finished, or SIGTERM stops it; SettingsError: it never gets anywhere."""
         signal.signal(signal.SIGTERM, self._stop)
         useless = 0
-        while not self._stopped:
+        while not self._stopped.is_set():
             before = self._newest()
             if before is not None and self._is_done(before):
                 self.say(f"finished: {before.path}")
                 return
             if not self._superlink_answers():
-                time.sleep(WAIT_SECONDS)
+                self._stopped.wait(WAIT_SECONDS)
                 continue
             self._attempt(before)
             now = self._newest()
             useless = 0 if _rounds(now) > _rounds(before) else useless + 1
             if useless == ATTEMPTS:
                 raise SettingsError(f"no round has ended in {ATTEMPTS} attempts: see above")
-            if not self._stopped and (now is None or now.status != "finished"):
-                time.sleep(WAIT_SECONDS * 2**useless)
+            if not self._stopped.is_set() and (now is None or now.status != "finished"):
+                self._stopped.wait(WAIT_SECONDS * 2**useless)
 
     def _is_done(self, before: Run) -> bool:
         """Whether a run has finished; SettingsError: it was begun with other settings."""
@@ -113,7 +113,7 @@ class LastingRun:
         self._end()
 
     def _stop(self, number: int, frame: FrameType | None) -> None:
-        self._stopped = True
+        self._stopped.set()
         self._end()
         if self._process is not None and self._process.poll() is None:
             self._process.terminate()
