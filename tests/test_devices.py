@@ -58,7 +58,7 @@ def test_five_devices(flower: dict[str, str], tmp_path: Path) -> None:
 
     start_node(0, lose_from=2)
     start_node(1, nan_in=2)
-    start_node(2)
+    start_node(2, report=True)
     start_node(3)
     federation.run(SETTINGS)
     comings_and_goings(federation, start_node)
