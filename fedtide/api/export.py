@@ -64,7 +64,7 @@ def export(run: Run, to: str, path: Path) -> None:
         return torch.randn(shape, generator=rng)
 
     check_replaceable(path)
-    with replacing(path, path.with_name(f".{path.name}")) as partial, torch.no_grad():
+    with replacing(path) as partial, torch.no_grad():
         read = FORMATS[to](model, examples(EXAMPLES), partial)
         for given in (examples(1), -3 * examples(2 * EXAMPLES) if not ends.vocabulary else examples(7)):
             expected = model(given).numpy()

@@ -12,9 +12,9 @@ from pathlib import Path
 
 from fedtide.base.display import exit_code
 from fedtide.base.errors import SettingsError
-from fedtide.base.files import check_replaceable
+from fedtide.base.files import check_replaceable, replacing
 from fedtide.base.packages import ROOT
-from fedtide.base.wording import new_console
+from fedtide.base.wording import new_console, say
 from fedtide.fleet.admission import register, unregister
 from fedtide.fleet.boards import Boards
 from fedtide.fleet.lasting import LastingRun
@@ -74,7 +74,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _refused(message: str) -> int:
-    new_console(stderr=True).print(f"{PROG}: error: {message}", highlight=False, markup=False, soft_wrap=True)
+    say(new_console(stderr=True), f"{PROG}: error: {message}")
     return 2
 
 
@@ -120,9 +120,8 @@ def _show(options: argparse.Namespace, boards: list[State]) -> None:
     if options.textfile:
         target = Path(options.textfile)
         check_replaceable(target)
-        partial = target.with_name(f".{target.name}")
-        partial.write_text(prometheus(boards, time.time()), encoding="utf-8")
-        partial.rename(target)
+        with replacing(target) as temporary:
+            temporary.write_text(prometheus(boards, time.time()), encoding="utf-8")
         return
     if options.json:
         print(json.dumps([own.as_json() for own in boards]), flush=True)

@@ -27,9 +27,8 @@ from fedtide.engine.read_run import Run, find_runs
 from fedtide.fleet.status import RUNS
 from fedtide.fleet.superlink import connected
 
-WAIT_SECONDS = (
-    10.0  # between two looks for the SuperLink, and after an attempt; doubled if no round has ended
-)
+# Between two looks for the SuperLink, and after an attempt; doubled if no round has ended.
+WAIT_SECONDS = 10.0
 ATTEMPTS = 5  # without a round that ended: a process that lost its SuperLink holds the folder for a minute
 MOST_BYTES = 2**20
 Say = Callable[[str], object]
@@ -54,7 +53,6 @@ class LastingRun:
     def __init__(self, file: Path, superlink: str, app: Path, say: Say) -> None:
         self.values, self.superlink, self.app, self.say = _settings(file), superlink, app, say
         self.file = file
-        Settings.from_mapping(self.values, str(file))
         self.folder = Path(str(self.values["run-dir"]))
         self._number = 0  # Flower's, of the latest attempt
         self._process: subprocess.Popen[str] | None = None
@@ -157,4 +155,6 @@ def _settings(file: Path) -> dict[str, Any]:
         raise SettingsError(f"{file}: resume: leave it out, what was begun is resumed")
     base = next((place for place in RUNS if place.is_dir()), RUNS[-1]).absolute()
     run_dir = Path(str(values.get("run-dir", base))) / file.stem  # where only this run is
-    return {"checkpoint-every": 1, **values, "run-dir": str(run_dir)}
+    values = {"checkpoint-every": 1, **values, "run-dir": str(run_dir)}
+    Settings.from_mapping(values, str(file))
+    return values
