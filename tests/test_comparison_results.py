@@ -199,7 +199,7 @@ def test_two_comparisons_finish_the_same_cell(tmp_path: Path) -> None:
     """Their files are the same: the second ones are dropped, or take their place."""
     store, settings = CellStore(str(tmp_path)), cells({"seed": [0]}, "here")[0].settings
     content = {
-        "summary.json": b'{"rounds": 1, "final": {}}',
+        "summary.json": b'{"rounds": 0, "final": {}}',
         "metrics.jsonl": b'{"round": 0}\n',
         "config.toml": b"[versions]\n",
     }
