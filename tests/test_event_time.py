@@ -235,3 +235,12 @@ def test_a_log_in_which_no_member_is_ever_online(write: Callable[..., str]) -> N
     with pytest.raises(ValueError, match="ever online"):
         prepare(Plan.of(never))
     prepare(Plan.of(replace(never, arrivals="0-1=9s")))
+
+
+def test_a_run_is_over_when_nobody_will_be_online_any_more(write: Callable[..., str], tmp_path: Path) -> None:
+    log = write("client,start,end,steps_per_second\n0,0,60,1\n1,0,60,1\n")
+    trace = f"recorded:file={log},repeat=false"
+    few = {"model": "logistic", "trace": trace, "num_clients": 2, "clients_per_round": 0, "round_ends": 1}
+    *_, ended = run(Plan.of(Settings(**{**RUN, **few, "run_dir": str(tmp_path)})))
+    assert ended.summary["rounds"] < 50
+    assert ended.summary["stopped"] == "trace: nobody will be online any more"

@@ -249,6 +249,10 @@ def schedule():
 
 def partition(labels, sizes, rng):
     return labels[10**9]
+
+class Writes(FedAvg):
+    def update(self, replies):
+        open("nowhere/at/all", "wb")
 """
 RESULTS = """
 import numpy as np
@@ -331,20 +335,21 @@ trace=defects.trace | defects.trace: ValueError: p is 2.0 (defects.py, line 41)
 model=defects.Net | defects.Net.__init__: NameError: name 'classes' is not defined (defects.py, line 31)
 task=defects.task | defects.task: KeyError: 'no key' (defects.py, line 44)
 lr-schedule=defects.schedule | defects.schedule.<locals>.<lambda>: ZeroDivisionError: .* (defects.py, line 47)
+strategy=defects.Writes | defects.Writes.update: FileNotFoundError: .* (defects.py, line 54)
 partition=defects.partition | defects.partition: IndexError: .* (defects.py, line 50)
-strategy=results.Returns | results.Returns.update: returns something; it has to change self.weights in .*
-strategy=results.Shorter | .*.update: leaves float64 of shape (649,) as self.weights, not 650 .*
-strategy=results.Listed | .*.update: leaves object of shape (650,) as .*
-strategy=results.InClients | results.Steps.step: returns something; it has to change y in place and return .*
-strategy=results.Beyond | results.Beyond.select: chooses client 99 more than once, or while it .*
-strategy=results.Nobody | results.Nobody.select: returns something else than indices of clients .*
-select=results.All --clients-per-round=2 | results.All.choose: chooses 4 clients of at most 2 .*
-select=results.Twice --clients-per-round=2 | results.Twice.choose: chooses client 0 more than once, or .*
-trace=results.Nothing | results.Nothing.round: returns something else than a RoundAvailability (res.*
-trace=always+results.Short | results.Short.round: gives online of shape (3,), not (4,) .*
-trace=results.Halves | results.Halves.round: gives member or online that is not True or False .*
-trace=results.Twofold | results.Twofold.round: gives a completion outside 0..1 .*
-lr-schedule=results.schedule | results.schedule.<locals>.<lambda>: gives None, not a learning rate .*
+strategy=results.Returns | results.Returns.update returns something; it has to change self.weights in .*
+strategy=results.Shorter | .*.update leaves float64 of shape (649,) as self.weights, not 650 .*
+strategy=results.Listed | .*.update leaves object of shape (650,) as .*
+strategy=results.InClients | results.Steps.step returns something; it has to change y in place and return .*
+strategy=results.Beyond | results.Beyond.select chooses client 99 more than once, or while it .*
+strategy=results.Nobody | results.Nobody.select returns something else than indices of clients .*
+select=results.All --clients-per-round=2 | results.All.choose chooses 4 clients of at most 2 .*
+select=results.Twice --clients-per-round=2 | results.Twice.choose chooses client 0 more than once, or .*
+trace=results.Nothing | results.Nothing.round returns something else than a RoundAvailability (res.*
+trace=always+results.Short | results.Short.round gives online of shape (3,), not (4,) .*
+trace=results.Halves | results.Halves.round gives member or online that is not True or False .*
+trace=results.Twofold | results.Twofold.round gives a completion outside 0..1 .*
+lr-schedule=results.schedule | results.schedule.<locals>.<lambda> gives None, not a learning rate .*
 trace=broken.Office | broken.<module>: AttributeError: .*nonesuch.* (broken.py, line 4)
 trace=leaves.Office | importing leaves ends the program: SystemExit: 7 (leaves.py, line 1)
 trace=syntax.Office | syntax: SyntaxError: invalid syntax (syntax.py, line 1)

@@ -60,10 +60,10 @@ class ResultError(TypeError):
     """
 
     def __init__(self, function: Callable[..., Any], message: str) -> None:
-        super().__init__(message)
         called = inspect.unwrap(function)
         called = called if hasattr(called, "__code__") else type(called).__call__
         code, name = getattr(called, "__code__", None), f"{called.__module__}.{called.__qualname__}"
+        super().__init__(f"{name} {message}")
         self.places = [Place(name, code.co_filename, code.co_firstlineno)] if code else []
 
 
@@ -108,7 +108,8 @@ def told(error: BaseException) -> str:
         return str(error)
     places = own_places(error) or [place for place in _places(error) if is_ours(place.file)][-1:]
     said = plain(" ".join(described(error).split()), 400)
-    return f"{places[0].function}: {said.removesuffix(f' {places[-1]}')} {places[-1]}"  # of a SyntaxError
+    named = said if isinstance(error, ResultError) else f"{places[0].function}: {said}"
+    return f"{named.removesuffix(f' {places[-1]}')} {places[-1]}"  # of a SyntaxError
 
 
 def described(error: BaseException) -> str:

@@ -19,7 +19,7 @@ from threadpoolctl import threadpool_limits
 
 from fedtide.base.contract import FitConfig
 from fedtide.base.display import lost_display
-from fedtide.base.errors import described, is_of, told
+from fedtide.base.errors import described, is_of, own_places, told
 from fedtide.base.memory import keep_freed_memory
 from fedtide.base.wording import say
 from fedtide.engine.availability import TraceClientManager
@@ -53,8 +53,9 @@ FINAL = (
     "worst_client_{}",
     "tenth_percentile_{}",
 )
+NOBODY = "trace: nobody will be online any more"  # what stopped a run that no rule and no signal has stopped
 DIVERGED = 10.0  # times the loss of the initial model
-# What ends a run though the program is right: it is one line.
+# What ends a run though the program is right, and is one line, unless a part of the user's own has raised it.
 FAILURES = (OSError, MemoryError, EngineLost, FolderLost)
 
 
@@ -150,7 +151,7 @@ def drive(
             state.signals = [*state.signals]  # later ones do not interrupt the training
             state.seconds = before.seconds + time.perf_counter() - start
             if state.last["round"] < settings.num_rounds and not state.signals:
-                state.stopped = rule.reason
+                state.stopped = rule.reason or ("" if state.failure else NOBODY)
             if count_bytes(server.parameters):  # none, if it failed before it had any
                 state.arrays = experiment.strategy.model(server.parameters)
             unwritten = folder.try_to_write_weights(state.arrays)  # before anything else can fail
@@ -224,11 +225,11 @@ def _train(server: RoundServer, num_rounds: int, before: Position) -> tuple[Exce
     with _undisturbed():
         try:
             server.fit(num_rounds, after=before.round)
-        except FAILURES as error:
+        except Exception as error:
             if server.stopping and isinstance(error, EngineLost):
                 raise
-            return None, " ".join(str(error).split()) or type(error).__name__
-        except Exception as error:
+            if isinstance(error, FAILURES) and not own_places(error):
+                return None, " ".join(str(error).split()) or type(error).__name__
             if is_of(error, "flwr.server.strategy"):
                 named = f"strategy {type(server.strategy).__name__} of Flower"
                 return None, f"{named} does not work with these clients and this model: {described(error)}"
