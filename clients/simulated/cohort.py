@@ -30,7 +30,7 @@ from fedtide.base.contract import REPORTED, Reported
 _BLOCK = 1 << 24  # numbers in the inputs that are gathered for one step (64 MB)
 
 
-class Trained(NamedTuple):
+class TrainedCohort(NamedTuple):
     """What the clients of a cohort return besides their vectors, K rows.
 
     `extra` is empty where clients send no arrays of the method, `memories` where all are unchanged.
@@ -72,7 +72,7 @@ def train(
     cohort: Sequence[PreparedJob],
     seed: int,
     out: NDArray[Any],
-) -> Trained:
+) -> TrainedCohort:
     """Train a cohort that `cohorts` has made.
 
     `weights` has the weights and buffers to start from, on the device that trains; clients may have their
@@ -103,7 +103,7 @@ def train(
     reported = _reported(
         cohort, losses.double().cpu().numpy(), done, norms if rule.sends_weights else math.nan
     )
-    return Trained(reported, extra, new, rule.sends_weights)
+    return TrainedCohort(reported, extra, new, rule.sends_weights)
 
 
 def on(device: torch.device) -> Callable[[NDArray[Any]], Tensor]:

@@ -23,7 +23,7 @@ from clients.gradients.oracles import make_oracle
 from clients.memory.handshake import Memory, open_memory
 from clients.memory.spill import Spilled
 from clients.rules.vectors import concatenate
-from clients.simulated.cohort import Trained, cohorts, on, train
+from clients.simulated.cohort import TrainedCohort, cohorts, on, train
 from clients.simulated.evaluation import evaluate, own_test
 from clients.simulated.jobs import Broadcast, Job, PreparedJob, prepare
 from clients.training import make_rule
@@ -128,7 +128,7 @@ class VirtualClients:
         prepared = self._prepare([job for job in jobs if not job.config.farewell], failures)
         start, *shared = (as_tensor(a).to(self.model.vector) for a in (broadcast.weights, *broadcast.shared))
         vectors = new_rows(len(prepared), len(start), self.dtype) if out is None else out
-        parts: list[Trained] = []
+        parts: list[TrainedCohort] = []
         count, sends_weights = 0, True
         too_many: list[int] = []  # sizes of cohorts for which memory did not suffice
         queue = cohorts(prepared, self.limit, int(np.prod(self.data.input_shape)))[::-1]
@@ -138,7 +138,7 @@ class VirtualClients:
                 rows = vectors[count : count + len(cohort)]
                 trained = self._train(start, shared, cohort, rows)
                 let_go(rows)
-                if isinstance(trained, Trained):
+                if isinstance(trained, TrainedCohort):
                     sends_weights &= trained.sends_weights
                     parts.append(trained)
                     count += len(cohort)
@@ -198,7 +198,7 @@ class VirtualClients:
 
     def _train(
         self, start: Tensor, shared: list[Tensor], cohort: list[PreparedJob], rows: NDArray[Any]
-    ) -> Trained | tuple[bool, Failure]:
+    ) -> TrainedCohort | tuple[bool, Failure]:
         """Train a cohort; return whether it failed for want of memory, and what it raised, in words.
 
         The error itself has the frames, which hold its tensors.
