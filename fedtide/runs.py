@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import math
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -79,12 +78,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("folder", nargs="?", default="runs", help="folder with the runs (default: runs)")
     folder = Path(parser.parse_args(argv).folder)
-    if not os.path.isdir(folder):
-        print(f"{parser.prog}: error: folder {folder} does not exist", file=sys.stderr)
-        return 2
-    runs = find_runs(folder)
-    shown = table_of(runs) if runs else f"no runs in {folder}"
-    return exit_code(parser.prog, lambda: new_console().print(shown, highlight=False))
+
+    def show() -> None:
+        runs = find_runs(folder)
+        new_console().print(table_of(runs) if runs else f"no runs in {folder}", highlight=False)
+
+    return exit_code(parser.prog, show)
 
 
 if __name__ == "__main__":

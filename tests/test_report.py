@@ -365,7 +365,7 @@ def test_names_and_reasons_are_not_markup(copied: Path) -> None:
         ("{}/..", "has no config.toml"),
         ("{} {}/other", "different tasks and cannot be compared: digits"),
         ("{}/broken", "not TOML"),
-        ("{} --output {}/no/where.html", "cannot be written"),
+        ("{} --output {}/no/where.html", "no/where.html: No such file"),
     ],
 )
 def test_bad_folders(copied: Path, arguments: str, message: str, capsys: Any) -> None:

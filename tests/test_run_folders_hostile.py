@@ -85,7 +85,7 @@ def test_runs_are_listed_by_what_sets_them_apart(run: Path, tmp_path: Path, caps
     assert fedtide.runs.main([str(tmp_path / "no-run")]) == 0
     assert "no runs in" in capsys.readouterr().out
     assert fedtide.runs.main([str(tmp_path / "nowhere")]) == 2
-    assert "does not exist" in capsys.readouterr().err
+    assert "nowhere: No such file or directory" in capsys.readouterr().err
 
 
 BAD_LINES = {

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import math
-import sys
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -20,7 +19,7 @@ from fedtide.base.display import exit_code
 from fedtide.base.errors import SettingsError
 from fedtide.base.files import check_replaceable, replacing
 from fedtide.base.wording import ends as ends_of
-from fedtide.engine.read_run import Run, read_run
+from fedtide.engine.read_run import Run, of_one_run, read_run
 
 if TYPE_CHECKING:
     import torch
@@ -156,16 +155,9 @@ def main(argv: Sequence[str]) -> int:
     options = parser.parse_args(argv)
     path = Path(options.output or f"model{SUFFIXES[options.to]}")
 
-    def write() -> int:
-        try:
+    def write() -> None:
+        with of_one_run([options.run]):
             export(read_run(Path(options.run), options.trust), options.to, path)
-        except SettingsError as error:
-            print(f"{PROG}: error: {error}", file=sys.stderr)
-            return 2
-        except OSError as error:
-            print(f"{PROG}: error: {path}: {error.strerror or error}", file=sys.stderr)
-            return 2
         print(path)
-        return 0
 
     return exit_code(PROG, write)

@@ -15,7 +15,10 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from errno import EBADF, EPIPE
+from signal import SIGINT
 from typing import Any, TextIO, cast
+
+from fedtide.base.errors import SettingsError
 
 SIGPIPE = 13
 PATIENCE = 2.0  # seconds that a run waits for a display which takes no text, such as a paused terminal
@@ -155,15 +158,23 @@ def lost_display() -> str:
 
 
 def exit_code(prog: str, main: Callable[[], int | None]) -> int:
-    """Return the exit code of a program whose output is what it is for; if that is lost, say so in one line.
+    """Return the exit code of a program whose output is what it is for.
 
-    It says nothing where the reader has gone, as after `| head`.
+    If that is lost, one line says so, or none if the reader has gone, as after `| head`. Input that cannot
+    be used, and a file that cannot be read or written, are one line and exit code 2.
     """
     try:
         with display(is_output=True):
             return main() or 0
     except OutputLost as lost:
-        if lost.code == 1:
-            with display():
-                print(f"{prog}: error: {lost}", file=sys.stderr)
-        return lost.code
+        code, message = lost.code, str(lost) if lost.code == 1 else ""
+    except SettingsError as error:
+        code, message = 2, str(error)
+    except OSError as error:
+        code, message = 2, f"{error.filename or ''}: {error.strerror or error}".removeprefix(": ")
+    except KeyboardInterrupt:
+        code, message = 128 + SIGINT, ""
+    if message:
+        with display():
+            print(f"{prog}: error: {message}", file=sys.stderr)
+    return code

@@ -104,7 +104,9 @@ def replacing(path: Path, temporary: Path | None = None) -> Iterator[Path]:
     try:
         yield temporary
         os.replace(temporary, path)
-    except BaseException:
+    except BaseException as error:
+        if isinstance(error, OSError) and error.filename == str(temporary):
+            error.filename = str(path)  # the name that a user knows
         with suppress(OSError):
             temporary.unlink()
         raise

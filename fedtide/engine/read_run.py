@@ -7,6 +7,7 @@ import logging
 import math
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from io import StringIO
@@ -236,7 +237,8 @@ class Run:
         try:
             found = self.summary["ends"]
             shape = tuple(map(int, found["input_shape"]))
-            return ModelEnds(shape, int(found["num_outputs"]), int(found["vocabulary"]))
+            ends = ModelEnds(shape, int(found["num_outputs"]), int(found["vocabulary"]))
+            return ends if min(*shape, ends.num_outputs) > 0 else self._federation.model_ends
         except (KeyError, TypeError, ValueError):
             return self._federation.model_ends
 
@@ -264,6 +266,19 @@ def read_run(path: Path, trust: bool = False, records: bool = False) -> Run:
         dotted.trust(config)
     run = Run(path, config, _summary(path / "summary.json"))
     return run.with_records() if records else run
+
+
+@contextmanager
+def of_one_run(folders: Sequence[Path | str]) -> Iterator[None]:
+    """Raise SettingsError where the files of a run folder, read within, contradict each other."""
+    try:
+        yield
+    except SettingsError:
+        raise
+    except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, MemoryError) as error:
+        named = ", ".join(map(str, folders))
+        said = f"{named}: the files there do not fit together; were they changed? ({error!r})"
+        raise SettingsError(said) from error
 
 
 def find_runs(folder: Path) -> list[Run]:

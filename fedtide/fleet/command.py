@@ -58,24 +58,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 def main(argv: Sequence[str]) -> int:
     """Run the command; return the exit code."""
     options = parse(argv)
-    return exit_code(PROG, lambda: _run(options))
-
-
-def _run(options: argparse.Namespace) -> int:
-    try:
-        options.execute(options)
-    except SettingsError as error:
-        return _refused(str(error))
-    except OSError as error:
-        return _refused(f"{error.filename or ''}: {error.strerror or error}".removeprefix(": "))
-    except KeyboardInterrupt:
-        return 130
-    return 0
-
-
-def _refused(message: str) -> int:
-    say(new_console(stderr=True), f"{PROG}: error: {message}")
-    return 2
+    return exit_code(PROG, lambda: options.execute(options))
 
 
 def _register(options: argparse.Namespace) -> None:
@@ -103,7 +86,7 @@ def _status(options: argparse.Namespace) -> None:
         except SettingsError as error:
             if not options.watch:
                 raise
-            _refused(str(error))  # the SuperLink may be back in a moment
+            say(new_console(stderr=True), f"{PROG}: error: {error}")  # it may be back in a moment
         if not options.watch:
             return
         time.sleep(5)

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fedtide.base.display import exit_code
-from fedtide.base.errors import SettingsError
+from fedtide.engine.read_run import of_one_run
 from fedtide.report.make import FILE, write_report
 from fedtide.report.subject import read_subject
 
@@ -31,19 +31,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--trust", action="store_true", help=text)
     arguments = parser.parse_args(argv)
     place = arguments.output or _place(arguments.folders)
-    try:
-        path = write_report(read_subject(arguments.folders, arguments.trust), place)
-    except SettingsError as error:
-        message = str(error)
-    except OSError as error:
-        message = f"{error.filename or 'the page'} cannot be written: {error.strerror}"
-    except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, MemoryError) as error:
-        named = ", ".join(map(str, arguments.folders))
-        message = f"{named}: the files there do not fit together; were they changed? ({error!r})"
-    else:
-        return exit_code(parser.prog, lambda: print(path))
-    print(f"{parser.prog}: error: {message}", file=sys.stderr)
-    return 2
+
+    def write() -> None:
+        with of_one_run(arguments.folders):
+            print(write_report(read_subject(arguments.folders, arguments.trust), place))
+
+    return exit_code(parser.prog, write)
 
 
 def _place(folders: Sequence[Path]) -> Path:
