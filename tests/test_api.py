@@ -330,3 +330,21 @@ def test_arrays_that_do_not_fit() -> None:
         fedtide.Task.from_arrays(x[:, :0], y).dataset()
     with pytest.raises(fedtide.SettingsError, match="not a run folder"):
         fedtide.load(".")
+
+
+def test_weights_of_any_round(tmp_path: Path) -> None:
+    """Those after round 4 are those with which a run of four rounds ends, also if it goes on from there."""
+    changes = {"model": "logistic", "engine": "inline", "client_gpus": 0.0, "num_clients": 4, "report": False}
+    short = fedtide.run(num_rounds=4, run_dir=tmp_path / "short", keep_weights=2, **changes)
+    ended = short.weights
+    whole = fedtide.run(num_rounds=7, run_dir=tmp_path / "whole", keep_weights=2, **changes)
+    longer = fedtide.run(num_rounds=7, resume=short.path, keep_weights=3, **changes)
+    assert (whole.kept_rounds, longer.kept_rounds) == ([0, 2, 4, 6], [0, 2, 4, 6])
+    final = [ended, whole.weights_after(4), [*whole.model(4).parameters()]]
+    for one, other, of_model in zip(*final, strict=True):
+        np.testing.assert_array_equal(one, other)
+        np.testing.assert_array_equal(one, of_model.detach())
+    for one, other in zip(whole.weights_after(6), longer.weights_after(6), strict=True):
+        np.testing.assert_array_equal(one, other)
+    with pytest.raises(ValueError, match="has no weights of round 5: --keep-weights 5 would have kept"):
+        whole.weights_after(5)

@@ -35,7 +35,7 @@ RECORDED = ("versions", "command", "resolved", "parts", "flower-run")
 # often it is saved.
 EXECUTION_ONLY = {
     *("run-dir", "data-dir", "engine", "num-workers", "ray-address", "client-timeout", "cohort-size"),
-    *("connect-timeout", "log", "report", "checkpoint-every", "resume"),
+    *("connect-timeout", "log", "report", "checkpoint-every", "keep-weights", "resume"),
     *("min-nodes", "round-deadline", "min-replies", "max-absence"),  # of devices
 }
 
@@ -170,6 +170,9 @@ class Settings:
     run_dir: str = _setting(OUTPUT, "runs", "where the run folder is made")
     checkpoint_every: Annotated[int, Range(least=-1)] = _setting(
         OUTPUT, 0, "rounds between checkpoints; 0: as often as they take 5 % of the time; -1: none"
+    )
+    keep_weights: CountOrZero = _setting(
+        OUTPUT, 0, "rounds between weights that are kept, as weights-ROUND.npz; 0: only the final ones are"
     )
     resume: str = _setting(OUTPUT, "", "run folder of an interrupted or killed run, to resume it")
     log: str = _setting(OUTPUT, "", "where the run is logged as well; several are separated by commas")

@@ -193,21 +193,39 @@ class Run:
         Frozen weights are not among them: see `model`. SettingsError: the run has not ended, or its
         `weights.npz` cannot be read.
         """
-        file = self.path / "weights.npz"
-        if not self.summary and file.exists():
+        if not self.summary and weights_file(self.path).exists():
             raise SettingsError(f"{self.path} goes on or was killed: its weights are those of an earlier end")
+        return self._weights(None, f"the run is {self.status}")
+
+    def weights_after(self, server_round: int) -> list[NDArray[Any]]:
+        """Return the weights after a round, in the order of `weights`, of a run with `keep-weights`.
+
+        SettingsError: they were not kept, or cannot be read.
+        """
+        return self._weights(server_round, f"--keep-weights {server_round or 1} would have kept them")
+
+    @property
+    def kept_rounds(self) -> list[int]:
+        """The rounds after which the weights were kept, in order."""
+        numbers = (path.stem.removeprefix("weights-") for path in self.path.glob("weights-*.npz"))
+        return sorted(int(number) for number in numbers if number.isdecimal())
+
+    def _weights(self, after: int | None, otherwise: str) -> list[NDArray[Any]]:
+        file = weights_file(self.path, after)
         try:
             return [*read_arrays(file).values()]
         except FileNotFoundError:
-            raise SettingsError(f"{self.path} has no weights: the run is {self.status}") from None
+            of_round = "" if after is None else f" of round {after}"
+            raise SettingsError(f"{self.path} has no weights{of_round}: {otherwise}") from None
         except (OSError, ValueError) as error:
             raise SettingsError(f"{file}: {error}") from None
 
-    def model(self) -> nn.Module:
-        """Return the model with the final weights; of a run of an older version, the data are loaded.
+    def model(self, after: int | None = None) -> nn.Module:
+        """Return the model with the final weights, or with those after a round: see `weights_after`.
 
-        SettingsError: the run has not ended, its files do not fit together, or its folder names a model or
-        other parts that are not of fedtide: then `load` it with ``trust=True``, if it is yours.
+        Of a run of an older version, the data are loaded. SettingsError: the run has not ended, its files do
+        not fit together, or its folder names a model or other parts that are not of fedtide: then `load` it
+        with ``trust=True``, if it is yours.
         """
         import torch
 
@@ -218,10 +236,13 @@ class Run:
             from safetensors.torch import load_file
 
             model.load_state_dict(load_file(whole))
-            return model.eval()
-        tensors, arrays = [*exchanged(model).values()], self.weights
+            if after is None:
+                return model.eval()
+        arrays = self.weights if after is None else self.weights_after(after)
+        tensors = [*exchanged(model).values()]
         if [tensor.shape for tensor in tensors] != [array.shape for array in arrays]:
-            raise SettingsError(f"{self.path}: weights.npz does not fit the model of config.toml")
+            name = weights_file(self.path, after).name
+            raise SettingsError(f"{self.path}: {name} does not fit the model of config.toml")
         with torch.no_grad():
             for tensor, array in zip(tensors, arrays, strict=True):
                 tensor.copy_(torch.from_numpy(array))
@@ -245,6 +266,11 @@ class Run:
     def __repr__(self) -> str:
         value = "" if math.isnan(self.final) else f", {self.metric.title} {self.final:.4f}"
         return f"<Run {self.settings.strategy} on {self.settings.task}: {self.status}{value}; {self.path}>"
+
+
+def weights_file(path: Path, after: int | None = None) -> Path:
+    """Return the file of a run folder for the weights after a round, by default for the final ones."""
+    return path / ("weights.npz" if after is None else f"weights-{after}.npz")
 
 
 def read_run(path: Path, trust: bool = False, records: bool = False) -> Run:

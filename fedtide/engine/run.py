@@ -29,7 +29,7 @@ from fedtide.engine.experiment import Experiment, prepare
 from fedtide.engine.interrupts import Stopped, deferring, stopping_on_interrupt
 from fedtide.engine.observers import LoggedRun, Observer, observing
 from fedtide.engine.read_run import records_in
-from fedtide.engine.run_folder import FolderLost, RunFolder, finite, weights_sha256
+from fedtide.engine.run_folder import FolderLost, KeptWeights, RunFolder, finite, weights_sha256
 from fedtide.engine.server import RoundServer
 from fedtide.engine.stopping import StoppingRule
 from fedtide.engine.transports.base import EngineLost, Transport
@@ -118,10 +118,11 @@ def drive(
         watched.callback(folder.close)
         try:
             checkpoints = Checkpointing(experiment.strategy, transport, folder, settings, console)
-            before = checkpoints.resume()
+            before, model = checkpoints.resume(), experiment.strategy.model
             run = LoggedRun(folder.path.name, folder.path, folder.path.parent, after=before.round)
             rule = StoppingRule(settings, experiment.data.criterion.metric, before.seconds)
-            observers = [state, rule, folder, *watch(run), checkpoints]
+            keeping = KeptWeights(folder, settings.keep_weights, lambda: model(server.parameters))
+            observers = [state, rule, folder, *watch(run), keeping, checkpoints]
             for record in records_in(folder.path):
                 for observer in observers:
                     observer.recall(record)
@@ -153,7 +154,7 @@ def drive(
             if state.last["round"] < settings.num_rounds and not state.signals:
                 state.stopped = rule.reason or ("" if state.failure else NOBODY)
             if count_bytes(server.parameters):  # none, if it failed before it had any
-                state.arrays = experiment.strategy.model(server.parameters)
+                state.arrays = model(server.parameters)
             unwritten = folder.try_to_write_weights(state.arrays)  # before anything else can fail
             if not unwritten and (evaluator := experiment.evaluator).model.num_frozen:
                 unwritten = folder.try_to_write_model(evaluator.state_dict(state.arrays))

@@ -16,6 +16,7 @@ import time
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from io import FileIO
@@ -32,7 +33,7 @@ from fedtide.base.files import replacing
 from fedtide.base.tables import csv_text
 from fedtide.config import Settings
 from fedtide.engine.observers import Observer, Record
-from fedtide.engine.read_run import NAMES, read_config
+from fedtide.engine.read_run import NAMES, read_config, weights_file
 from fedtide.plan import Plan
 
 log = logging.getLogger(__name__)
@@ -135,13 +136,16 @@ class RunFolder(Observer):
                 self.warn(f"warning: metrics.jsonl: {error.strerror}; {effect}")
             self._warned = True
 
-    def try_to_write_weights(self, arrays: Sequence[NDArray[Any]]) -> str:
-        """Save the final weights, one array per tensor; return what went wrong, empty if nothing did."""
+    def try_to_write_weights(self, arrays: Sequence[NDArray[Any]], after: int | None = None) -> str:
+        """Save the weights after a round, by default the final ones, one array per tensor.
+
+        Return what went wrong, empty if nothing did.
+        """
         try:
-            with replacing(self.path / "weights.npz") as temporary, temporary.open("wb") as file:
+            with replacing(weights_file(self.path, after)) as temporary, temporary.open("wb") as file:
                 np.savez(file, *arrays)
         except OSError as error:
-            return f"{self.path / 'weights.npz'}: {error.strerror}"
+            return f"{error.filename or self.path}: {error.strerror}"
         return ""
 
     def try_to_write_model(self, state: Mapping[str, Any]) -> str:
@@ -186,6 +190,21 @@ class RunFolder(Observer):
             count = self._metrics.write(self._unwritten)
             self._checksum = crc32(self._unwritten[:count], self._checksum)
             self._length, self._unwritten = self._length + count, self._unwritten[count:]
+
+
+@dataclass
+class KeptWeights(Observer):
+    """Keeps the weights after every so many rounds in the run folder; a full disk is a warning."""
+
+    folder: RunFolder
+    every: int  # 0: never
+    weights: Callable[[], list[NDArray[Any]]]
+
+    def round(self, record: Record) -> None:
+        number = record["round"]
+        is_kept = self.every and number % self.every == 0
+        if is_kept and (failure := self.folder.try_to_write_weights(self.weights(), number)):
+            self.folder.warn(f"warning: {failure}; the run continues")
 
 
 def program_version() -> str:
