@@ -126,7 +126,7 @@ def test_boards_have_data_of_their_own(federation: Federation, tmp_path: Path) -
     """However many examples they have: the server's split of its data says nothing about them."""
     for client in range(2):
         federation.node(client, lambda ins: replace(trained(ins), num_examples=10_000))
-    settings = Settings(num_clients=2, num_rounds=2, run_dir=str(tmp_path), evaluate_every=2, report=False)
+    settings = Settings(num_clients=2, num_rounds=2, run_dir=str(tmp_path), evaluate_every=2, report="none")
     run_on_grid(federation.grid, settings)
     (metrics,) = tmp_path.glob("*/metrics.jsonl")
     _, *rounds = map(json.loads, metrics.read_text().splitlines())

@@ -173,7 +173,7 @@ def test_signals_while_a_comparison_is_written(
         write(*arguments)
 
     monkeypatch.setattr(compare, "_write", interrupt)
-    monkeypatch.setattr(make, "write_report", lambda *_, **__: signal.raise_signal(signal.SIGINT))
+    monkeypatch.setattr(make, "write_page", lambda *_, **__: signal.raise_signal(signal.SIGINT))
     flags = [*SMALL, "--num-rounds=1", "--seed", "0", "1", "--num-workers=1", f"--run-dir={tmp_path}"]
     assert sim.main(flags) == 128 + signal.SIGTERM
     shown = capsys.readouterr().out

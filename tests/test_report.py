@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -323,12 +324,14 @@ def test_several_folders(run: Path, compared: Path, tmp_path: Path, capsys: Any)
     assert str(tmp_path) in str(subject.runs[1].run.path)
     assert subject.missing == ["mifa · seed 1: not finished"]
     pages = []
-    for folders in ([moved, run], [run, moved]):
-        assert main([*map(str, folders)]) == 0
+    for folders, flags in (([moved, run], []), ([run, moved], ["--link"])):
+        assert main([*map(str, folders), *flags]) == 0
         pages.append(Path(capsys.readouterr().out.strip()))
     assert pages[0].parent == moved.parent
     assert pages[0].name == pages[1].name  # it follows from the folders
     assert "mifa · seed 1: not finished" in pages[0].read_text()
+    (linked,) = re.findall('<script src="(.*?)"', pages[1].read_text())
+    assert (pages[1].parent / linked).stat().st_size > 1e6 > pages[1].stat().st_size
 
 
 @pytest.mark.parametrize("keep", [0, 3])

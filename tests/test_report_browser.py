@@ -33,8 +33,13 @@ STATE = "plot => JSON.stringify([plot.data.map(t => [t.visible, t.x, t.y, t.cell
 def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """A report of each kind: all toggles occur."""
     base = tmp_path_factory.mktemp("reports")
-    assert sim.main([*SMALL, f"--trace={CHURN}", "--engine=inline", f"--run-dir={base / 'one'}"]) == 0
-    (run,) = (base / "one").iterdir()
+    assert (
+        sim.main(
+            [*SMALL, f"--trace={CHURN}", "--engine=inline", "--report=link", f"--run-dir={base / 'one'}"]
+        )
+        == 0
+    )
+    (run,) = (base / "one").glob("*/")
     hostile = Path(shutil.copytree(run, base / "hostile"))
     config = (hostile / "config.toml").read_text()
     config = config.replace("scheme-c", HOSTILE).replace("phones:cost", HOSTILE)
@@ -96,7 +101,7 @@ def until(tab: Any, condition: str) -> None:
 def test_all_is_drawn_and_described_without_errors_and_network(tab: Any) -> None:
     """Headings in order, and for each plot a name and a table for screen readers."""
     assert tab.logged == []
-    assert [url.partition(":")[0] for url in tab.requested] == ["file"]
+    assert {url.partition(":")[0] for url in tab.requested} == {"file"}
     plots = tab.query_selector_all(".plot")
     assert len(plots) == tab.evaluate("Object.keys(page.figures).length")
     for plot in plots:
@@ -121,6 +126,20 @@ def test_what_the_pages_hold(pages: dict[str, Any]) -> None:
     traces = {"trace": "participation bias", "timeline": "gantt lag participation"}
     assert names == {"run": whole, "comparison": whole, "search": search, **traces, "hostile": whole}
     assert "a cell stands for" in pages["trace"].inner_text("#participation").lower()
+
+
+def test_a_page_says_that_the_file_it_links_to_is_missing(
+    pages: dict[str, Any], files: dict[str, Path], tmp_path: Path
+) -> None:
+    assert not pages["run"].is_visible("#missing")
+    assert files["run"].stat().st_size < 300_000
+    moved = tmp_path / "run" / "report.html"
+    moved.parent.mkdir()
+    shutil.copy(files["run"], moved)
+    tab = pages["run"].context.new_page()
+    tab.goto(moved.as_uri())
+    assert "Plots need ../plotly-" in tab.inner_text("#missing")
+    tab.close()
 
 
 def test_each_toggle_changes_its_plot(tab: Any) -> None:

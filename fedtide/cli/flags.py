@@ -75,6 +75,8 @@ def make_parser() -> Parser:
             add(flag, action=argparse.BooleanOptionalAction, help=text, default=None)
         else:
             add(flag, type=kind, nargs="+", metavar=_metavar(field.name, kind), help=text)
+        if field.name == "report":
+            add("--no-report", dest="report", action="store_const", const="none", help="--report none")
     _add_commands(parser)
     return parser
 

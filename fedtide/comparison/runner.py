@@ -71,7 +71,7 @@ def run_cell(
             if shipped:
                 shipped.unpack_into(plan)
             experiment, _, ended = simulate(plan, folder, stopping=stopping, extendable=False)
-            if settings.report:
+            if settings.report != "none":
                 with suppress(Exception):  # the page of the comparison then says that they are missing
                     keep_numbers_of(experiment, ended, read_run(folder, records=True))
         except (SettingsError, *FAILURES) as error:

@@ -194,7 +194,7 @@ def _base(settings: Settings, seed: int) -> Settings:
         stop_at="",  # values that get there alike differ in what they come to
         patience=0,
         train_loss=False,
-        report=False,
+        report="none",
         log="",
     )
 

@@ -197,7 +197,12 @@ class Settings:
     evaluate_clients: CountOrZero = _setting(
         OUTPUT, 0, "rounds between evaluations on each member's own held-out examples; 0: none", client=True
     )
-    report: bool = _setting(OUTPUT, True, "make report.html, a page with plots, when the run has ended")
+    report: Literal["inline", "link", "none"] = _setting(
+        OUTPUT,
+        "inline",
+        "report.html, a page with plots when the run has ended, has Plotly inside (inline, 5 MB), or shares "
+        "it with the other pages of run-dir (link); none: no page",
+    )
     train_loss: bool = _setting(
         OUTPUT, False, "compute the training loss at every evaluation, not only at the end"
     )
@@ -285,6 +290,8 @@ class Settings:
             if key not in known:
                 listed = f"{', '.join(known)}{did_you_mean(key, known)}"
                 raise SettingsError(f"{source}: unknown setting {shown(key)}; known: {listed}")
+            if key == "report" and isinstance(value, bool):  # as it was, and as plain as "none"
+                value = "inline" if value else "none"
             expected = type(known[key].default)
             if expected is tuple:
                 value = _as_tuple(f"{source}: {key}", value)

@@ -1,4 +1,4 @@
-"""Makes the reports of runs: one page that works offline.
+"""Makes the reports of runs: one page that works without a network.
 
 python -m fedtide.report runs/20260101-120000-scheme-c-digits   # again, into its folder
 python -m fedtide.report runs/compare-... runs/2026...          # of several together
@@ -14,8 +14,9 @@ from pathlib import Path
 
 from fedtide.base.display import exit_code
 from fedtide.engine.read_run import of_one_run
-from fedtide.report.make import FILE, write_report
+from fedtide.report.make import FILE, page_of
 from fedtide.report.subject import read_subject
+from fedtide.report.write import write_page
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -27,6 +28,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("folders", nargs="+", type=Path, metavar="FOLDER", help=text)
     text = f"where to write the page (default: {FILE} in the folder; of several, beside the first one)"
     parser.add_argument("--output", type=Path, metavar="FILE.html", help=text)
+    text = "share Plotly with other pages, in a file beside the (first) folder"
+    parser.add_argument("--link", action="store_true", help=text)
     text = "import the parts outside of fedtide that the folders name, to compute what they do not have"
     parser.add_argument("--trust", action="store_true", help=text)
     arguments = parser.parse_args(argv)
@@ -34,7 +37,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     def write() -> None:
         with of_one_run(arguments.folders):
-            print(write_report(read_subject(arguments.folders, arguments.trust), place))
+            contents = page_of(read_subject(arguments.folders, arguments.trust))
+            beside = arguments.folders[0].absolute().parent
+            print(write_page(contents, place, beside if arguments.link else None))
 
     return exit_code(parser.prog, write)
 

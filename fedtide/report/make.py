@@ -14,7 +14,6 @@ from pathlib import Path
 
 from rich.console import Console
 
-from fedtide.base.files import replacing
 from fedtide.base.wording import count, say
 from fedtide.comparison import claims, tables
 from fedtide.comparison.claims import Lacking
@@ -39,6 +38,7 @@ from fedtide.report.ranks import ranks_figure
 from fedtide.report.rounds import event_figure, phase_figure
 from fedtide.report.subject import Subject, subject_of
 from fedtide.report.tuning import Search, read_searches, tuning_figure
+from fedtide.report.write import write_page
 from traces import Trace
 
 FILE = "report.html"
@@ -51,9 +51,10 @@ def report_run(experiment: Experiment, ended: Outcome, folder: Path, console: Co
     def make() -> Path:
         run = read_run(folder, records=True)
         keep_numbers_of(experiment, ended, run)
-        return write_report(subject_of(run), folder / FILE, compute=False, trace=experiment.trace)
+        contents = page_of(subject_of(run), compute=False, trace=experiment.trace)
+        return _write(contents, folder, experiment.settings)
 
-    if experiment.settings.report and "failed" not in ended.summary:
+    if experiment.settings.report != "none" and "failed" not in ended.summary:
         _try(console, make)
 
 
@@ -63,10 +64,14 @@ def report_comparison(comparison: Comparison, settings: Settings, console: Conso
     def make() -> Path:
         found, folder = comparison, comparison.folder
         subject = Subject(found.runs, shlex.join(sys.argv), found.reach, [folder], found.lacking)
-        return write_report(subject, folder / FILE, compute=False)
+        return _write(page_of(subject, compute=False), folder, settings)
 
-    if comparison.rows and settings.report:
+    if comparison.rows and settings.report != "none":
         _try(console, make)
+
+
+def _write(contents: Page, folder: Path, settings: Settings) -> Path:
+    return write_page(contents, folder / FILE, folder.parent if settings.report == "link" else None)
 
 
 def _try(console: Console, make: Callable[[], Path]) -> None:
@@ -80,14 +85,6 @@ def _try(console: Console, make: Callable[[], Path]) -> None:
     except Exception as error:
         line = f"no report: {type(error).__name__}: {' '.join(str(error).split())}"
     say(console, line)
-
-
-def write_report(subject: Subject, file: Path, compute: bool = True, trace: Trace | None = None) -> Path:
-    """Write the page about some runs, and return its path; see `page_of`."""
-    text = page.render(page_of(subject, compute, trace))
-    with replacing(file) as temporary:
-        temporary.write_text(text, encoding="utf-8")
-    return file
 
 
 def page_of(subject: Subject, compute: bool = True, trace: Trace | None = None) -> Page:

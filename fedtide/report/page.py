@@ -1,4 +1,4 @@
-"""The page of a report, one HTML file that works without any other: its contents, its texts and tables."""
+"""The page of a report, in HTML that works without a network: its contents, its texts and tables."""
 
 from __future__ import annotations
 
@@ -62,8 +62,8 @@ class Page:
         ]
 
 
-def render(page: Page) -> str:
-    """Return the HTML."""
+def render(page: Page, plotly: str = "") -> str:
+    """Return the HTML; `plotly` is where Plotly is, else it is inside."""
     from jinja2 import Environment, StrictUndefined  # not needed before, like Plotly
     from markupsafe import Markup
     from plotly.offline import get_plotlyjs
@@ -75,7 +75,8 @@ def render(page: Page) -> str:
         dashes=STROKES,
         states=[(state.shown, *COLOURS[state]) for state in State],
         data=Markup(embedded({"figures": figures, "states": [state.shown for state in State]})),
-        plotly=Markup(get_plotlyjs().replace("</script", "<\\/script")),
+        address=plotly,
+        plotly="" if plotly else Markup(get_plotlyjs().replace("</script", "<\\/script")),
     )
 
 

@@ -266,7 +266,8 @@ BODY = (
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="color-scheme" content="light dark">
 <meta http-equiv="Content-Security-Policy"
-  content="default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:">
+  content="default-src 'none'; script-src 'unsafe-inline'{% if address %} 'self' file:{% endif %};
+  style-src 'unsafe-inline'; img-src data: blob:">
 <title>{{ page.title }}</title>
 <style>
 """
@@ -322,7 +323,12 @@ BODY = (
 {%- endcall %}{% endif %}
 </main>
 <script type="application/json" id="data">{{ data }}</script>
+{% if address -%}
+<p class="warning" id="missing" hidden>Plots need {{ address }}; the tables have their numbers.</p>
+<script src="{{ address }}" onerror="document.getElementById('missing').hidden = false"></script>
+{%- else -%}
 <script>{{ plotly }}</script>
+{%- endif %}
 <script>
 """
     + SCRIPT

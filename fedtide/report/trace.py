@@ -27,11 +27,12 @@ from fedtide.report import plots
 from fedtide.report.bias import bias_figure
 from fedtide.report.event_time import TimedRun, describe_timeline, play, statistics_of, tasks_of
 from fedtide.report.event_time_figures import gantt_figure, lag_figure
-from fedtide.report.page import Page, render
+from fedtide.report.page import Page
 from fedtide.report.participation import Participation, StateGrid, began_at, of_run
 from fedtide.report.participation_figure import participation_figure
 from fedtide.report.plots import Figure, Table, values_table
 from fedtide.report.trace_statistics import Line, TraceReport, describe, observe
+from fedtide.report.write import write_page
 from traces import Trace
 from traces.base import SECOND
 
@@ -80,7 +81,7 @@ def show_trace(settings: Settings, console: Console) -> dict[str, Any]:
         ],
         command=shlex.join(sys.argv),
     )
-    path = str(_write(settings, keys, render(page)))
+    path = str(_write(settings, keys, page))
     print_lines(console, [("trace", f"{_title(settings)} · {page.subtitle}"), *lines, ("page", path)])
     return statistics | {"page": path} | ({"devices": list(trace.devices)} if trace.devices else {})
 
@@ -204,7 +205,7 @@ def _subtitle(settings: Settings) -> str:
     )
 
 
-def _write(settings: Settings, keys: Sequence[str], text: str) -> Path:
+def _write(settings: Settings, keys: Sequence[str], page: Page) -> Path:
     """Write the page; its name follows from all that it depends on, so that it overwrites no other page."""
     shown = replace(Settings(), **{name: getattr(settings, name) for name in keys})
     parts = (settings.trace, settings.arrivals, settings.departures)
@@ -213,7 +214,6 @@ def _write(settings: Settings, keys: Sequence[str], text: str) -> Path:
     path = Path(settings.run_dir) / f"trace-{name}-{about}-{identity(shown)}.html"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
+        return write_page(page, path, path.parent if settings.report == "link" else None)
     except OSError as error:
         raise SettingsError(f"run-dir {settings.run_dir}: {error.strerror}") from None
-    return path
