@@ -4,6 +4,7 @@ import io
 import json
 import os
 import shutil
+import time
 import tracemalloc
 import zipfile
 from copy import copy
@@ -22,6 +23,7 @@ from fedtide.base.files import read_arrays
 from fedtide.engine import read_run as reader
 from fedtide.engine.history import History
 from fedtide.engine.read_run import find_runs, read_run, records_in
+from fedtide.engine.run_folder import lock
 from fedtide.report.__main__ import main as report
 from fedtide.report.subject import read_subject
 
@@ -86,6 +88,46 @@ def test_runs_are_listed_by_what_sets_them_apart(run: Path, tmp_path: Path, caps
     assert "no runs in" in capsys.readouterr().out
     assert fedtide.runs.main([str(tmp_path / "nowhere")]) == 2
     assert "nowhere: No such file or directory" in capsys.readouterr().err
+
+
+def test_only_old_finished_runs_are_deleted(run: Path, tmp_path: Path, capsys: Any, monkeypatch: Any) -> None:
+    """Never the newest, one that did not finish, one at work, or what a link leads to."""
+    summary = (run / "summary.json").read_text()
+    for name in ("old", "interrupted", "killed", "resumed"):
+        shutil.copytree(run, tmp_path / name)
+    (tmp_path / "interrupted" / "summary.json").write_text(
+        summary.replace('"interrupted": false', '"interrupted": true')
+    )
+    (tmp_path / "killed" / "summary.json").unlink()
+    for file in tmp_path.rglob("*"):
+        days = 30 if "resumed" in file.parts else 20
+        os.utime(file, (0, time.time() - days * 86400))
+    target = shutil.move(run, tmp_path.with_name(f"{tmp_path.name}-elsewhere"))
+    (tmp_path / "link").symlink_to(target)
+    shutil.copytree(target, tmp_path / "newest", copy_function=shutil.copy)  # now
+    before = {path.name for path in tmp_path.iterdir()}
+
+    def prune(*flags: str, answer: str = "") -> int:
+        monkeypatch.setattr("sys.stdin", io.StringIO(answer))
+        return fedtide.runs.main([str(tmp_path), "--prune", *flags])
+
+    for wrong in ([], ["--keep=0"], ["--older-than=-1"]):
+        with pytest.raises(SystemExit, match="2"):
+            prune(*wrong)
+    assert [prune("--keep=1", answer=answer) for answer in ("", "n\n")] == [1, 1]
+    assert prune("--older-than=31") == 0
+    assert "nothing to delete" in capsys.readouterr().out
+    assert {path.name for path in tmp_path.iterdir()} == before
+    with (tmp_path / "resumed" / "metrics.jsonl").open() as file:
+        lock(file, tmp_path / "resumed")  # as the process that goes on with it
+        assert prune("--keep=1", answer="y\n") == 1
+    shown = capsys.readouterr()
+    assert "delete 2 run folders, " in shown.out
+    assert "another process runs in this folder" in shown.err
+    assert before - {path.name for path in tmp_path.iterdir()} == {"old"}
+    assert read_run(target).status == "finished"
+    assert prune("--older-than=1", "--yes") == 0
+    assert before - {path.name for path in tmp_path.iterdir()} == {"old", "resumed"}
 
 
 BAD_LINES = {
@@ -167,7 +209,8 @@ def test_any_content_is_read_or_refused(run: Path, data: st.DataObject) -> None:
     (run / "metrics.jsonl").write_bytes(b"".join([*lines(run)[:2], json.dumps(record).encode() + b"\n"]))
     try:
         History.of(records_in(run, lenient=True))
-        fedtide.runs.table_of(find_runs(run.parent))
+        runs = find_runs(run.parent)
+        fedtide.runs.table_of(runs, {run.path: fedtide.runs.usage_of(run.path) for run in runs})
     except ValueError as error:
         assert str(run) in str(error)  # noqa: PT017
 

@@ -7,6 +7,7 @@ fedtide --list
 fedtide --show-trace phones --num-clients 100 --num-rounds 300
 fedtide --rehearse examples/fleet.csv         # which method for the devices of this log?
 fedtide export runs/FOLDER --to onnx          # the model of a run, for other programs
+fedtide runs                                  # what there is in runs/; --prune deletes old runs
 fedtide fleet                                 # how are the boards of the federation?
 """
 
@@ -35,6 +36,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         from fedtide.api.export import main as export
 
         return export(words[1:])
+    if words[:1] == ["runs"]:
+        from fedtide.runs import main as runs
+
+        return runs(words[1:])
     if argv is None:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # the imports take seconds: Ctrl-C ends them silently
         warnings.formatwarning = _in_one_line
