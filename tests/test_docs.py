@@ -148,6 +148,7 @@ PYTHON = {
     "docs/flower-app.md": "test_flower_app_page.py",
     "docs/inference.md": "test_export.py",
     "docs/run-folder.md": "test_run_folder_page.py",
+    "docs/tasks.md": "test_tasks_client_files.py",
 }
 
 

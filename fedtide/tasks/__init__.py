@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from fedtide.tasks.client_files import Leaf, NpzFiles
 from fedtide.tasks.criteria import (
     ACCURACY,
     CROSS_ENTROPY,
@@ -43,6 +44,8 @@ TASKS: dict[str, Callable[..., TaskSource]] = {
     "sentiment140": Sentiment140,
     "synthetic": Synthetic,
     "csv": Tabular,
+    "npz": NpzFiles,
+    "leaf": Leaf,
     "hf": Hub,
 }
 """Tasks by name: ``(*, options)``, which do not load anything yet."""

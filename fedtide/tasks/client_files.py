@@ -1,0 +1,255 @@
+"""Data that others have divided among clients: a file for each client, or LEAF's JSON."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtide.base.allowed import Checked
+from fedtide.base.errors import SettingsError
+from fedtide.base.files import arrays_in, open_regular, parse_json, read_text
+from fedtide.base.numbers import exact
+from fedtide.tasks.criteria import CROSS_ENTROPY, Criterion, SquaredError
+from fedtide.tasks.data import Examples, FederatedData, PartitionedData, test_rows
+from fedtide.tasks.dataset import Dataset, choose_clients
+from fedtide.tasks.partition import PartitionFn
+from fedtide.tasks.sizes import SizesFn
+from fedtide.tasks.tables import Kind
+
+MAX_BYTES = 4 << 30  # of a file, once it is unpacked
+CODES = 0x110000  # of characters
+
+
+class Client(NamedTuple):
+    """A client's own examples; those to test on are None where no client has any."""
+
+    train: Examples
+    test: Examples | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClientFiles(Checked, ABC):
+    """Examples that files assign to clients; all attributes are options."""
+
+    folder: str
+    shape: str = ""
+    kind: Kind = "classification"
+
+    default_partition: ClassVar[None] = None
+    name: ClassVar[str]
+
+    @property
+    def default_model(self) -> str:
+        """One that takes any numbers; texts need `lstm`."""
+        return "logistic"
+
+    @abstractmethod
+    def clients(self) -> Mapping[str, Callable[[], Client]]:
+        """Return what reads each client's examples, by the client's name; SettingsError: there are none."""
+
+    def federate(
+        self, num_clients: int, partition: PartitionFn | None, sizes: SizesFn, holdout: float, seed: int
+    ) -> FederatedData:
+        """Give each client its own examples; see `TaskSource.federate`."""
+        readers = self.clients()
+        there = sorted(readers, key=float if exact([*readers]) else str)
+        what = f"clients in {self.folder}"
+        chosen = choose_clients(self.name, what, len(there), num_clients, sizes, seed)
+        names = [there[client] for client in chosen]
+        own = {name: readers[name]() for name in names}
+        train, owners = self._joined({name: client.train for name, client in own.items()})
+        if any(client.test for client in own.values()):
+            test, _ = self._joined({name: client.test for name, client in own.items() if client.test})
+        elif len(owners) < 2:
+            raise SettingsError(f"{self.folder}: it has {len(owners)} examples; training and testing take 2")
+        else:
+            held = test_rows(len(owners))
+            test, train = ((train[0][rows], train[1][rows]) for rows in (held, ~held))
+            owners = owners[~held]
+        (train_x, test_x), vocabulary = self._inputs(train[0], test[0])
+        (train_y, test_y), outputs, criterion = self._targets(train[1], test[1])
+        data = Dataset((train_x, train_y), (test_x, test_y), outputs, criterion)
+        parts = np.split(np.arange(len(owners)), np.cumsum(np.bincount(owners, minlength=num_clients))[:-1])
+        stored = (data.train, data.test, outputs, parts, holdout, seed, criterion)
+        return PartitionedData.divide(*stored, client_names=names, vocabulary=vocabulary)
+
+    def _joined(self, own: Mapping[str, Examples]) -> tuple[Examples, NDArray[np.intp]]:
+        """Return the examples of clients one after the other, and the position of the client of each."""
+        (first, (x, y)), *others = own.items()
+        for name, (inputs, targets) in [(first, (x, y)), *others]:
+            where = f"{self.folder}: client {name}"
+            if targets.shape != (len(inputs),):
+                shapes = f"inputs of shape {inputs.shape} and targets of shape {targets.shape}"
+                raise SettingsError(f"{where} has {shapes}; there must be a target for each input")
+            for what, here, known in (("inputs", inputs, x), ("targets", targets, y)):
+                if (here.shape[1:], here.dtype.kind == "U") != (known.shape[1:], known.dtype.kind == "U"):
+                    shown = f"{here.dtype} of shape {here.shape[1:]}, client {first} {known.dtype}"
+                    raise SettingsError(f"{where} has {what} of type {shown} of shape {known.shape[1:]}")
+        lengths = [len(targets) for _, targets in own.values()]
+        joined = tuple(np.concatenate(arrays) for arrays in zip(*own.values(), strict=True))
+        return (joined[0], joined[1]), np.repeat(np.arange(len(own)), lengths)
+
+    def _inputs(self, *splits: NDArray[Any]) -> tuple[list[NDArray[Any]], int]:
+        """Return inputs in their shape, characters as numbers in their order, and how many of those exist."""
+        if splits[0].dtype.kind == "U":
+            codes = [np.ascontiguousarray(x).view(np.uint32) for x in splits]
+            there = np.zeros(CODES, np.bool_)
+            for of_split in codes:
+                there[of_split] = True
+            position = np.cumsum(there) - 1
+            return [position[of_split] for of_split in codes], int(there.sum())
+        if not self.shape:
+            return [*splits], 0
+        try:
+            shape = [*map(int, self.shape.split("x"))]
+            return [x.reshape(len(x), *shape) for x in splits], 0
+        except ValueError:
+            found = "x".join(map(str, splits[0].shape[1:]))
+            raise SettingsError(
+                f"task {self.name}: shape={self.shape} is not that of inputs of shape {found}"
+            ) from None
+
+    def _targets(self, *splits: NDArray[Any]) -> tuple[list[NDArray[Any]], int, Criterion]:
+        """Return the targets, the number of outputs and the criterion; texts are classes in their order."""
+        joined = np.concatenate(splits)
+        if self.kind == "regression":
+            if joined.dtype.kind not in "iuf":
+                raise SettingsError(f"task {self.name}: targets are {joined.dtype}, not numbers")
+            return [y.astype(np.float32) for y in splits], 1, SquaredError()
+        if joined.dtype.kind == "U":
+            _, numbers = np.unique(joined, return_inverse=True)
+        else:
+            with np.errstate(invalid="ignore"):
+                numbers = joined.astype(np.int64)
+            if not np.array_equal(numbers, joined) or numbers.min(initial=0) < 0:
+                raise SettingsError(
+                    f"task {self.name}: targets are not whole numbers from 0 on; set kind=regression, if "
+                    "they are numbers to predict"
+                )
+        parts = np.split(numbers, [len(splits[0])])
+        return parts, int(numbers.max(initial=0)) + 1, CROSS_ENTROPY
+
+
+@dataclass(frozen=True, kw_only=True)
+class NpzFiles(ClientFiles):
+    """A .npz file for each client, named by the client.
+
+    It has the arrays `x`, inputs of shape (n, ...), and `y`, targets of shape (n,). The files lie in
+    FOLDER/train, and FOLDER/test has those to test on; or all lie in FOLDER, and a fifth of all examples,
+    always the same, is for testing. Of more clients than the run has, the seed draws as many. Inputs are not
+    scaled.
+
+    Attributes
+    ----------
+    folder
+        Where the files are.
+    shape
+        Shape of an input, such as 1x28x28; default: as in the files.
+    kind
+        `classification`: targets are whole numbers from 0 on; or `regression`.
+    """
+
+    name: ClassVar[str] = "npz"
+
+    def clients(self) -> Mapping[str, Callable[[], Client]]:
+        """See `ClientFiles`."""
+        folder = Path(self.folder)
+        train = folder / "train" if (folder / "train").is_dir() else folder
+        test = folder / "test" if train != folder and (folder / "test").is_dir() else None
+        names = [path.stem for path in train.glob("*.npz")]
+        if not names:
+            raise SettingsError(f"task npz: there are no files *.npz in {folder / 'train'} or {folder}")
+        return {name: partial(self._read, name, train, test) for name in names}
+
+    def _read(self, name: str, train: Path, test: Path | None) -> Client:
+        known = _arrays(train / f"{name}.npz")
+        if test is None:
+            return Client(known, None)
+        file = test / f"{name}.npz"
+        return Client(known, _arrays(file) if file.exists() else (known[0][:0], known[1][:0]))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Leaf(ClientFiles):
+    """LEAF's JSON, with `users` and `user_data`: the files of FOLDER/train and of FOLDER/test.
+
+    Inputs are lists of numbers, as of FEMNIST and Synthetic, or texts of one length, as of Shakespeare: their
+    characters, and targets that are texts, are numbered in their order. Of more users than the run has
+    clients, the seed draws as many; the test set has their test examples. Inputs are not scaled.
+
+    Caldas et al., LEAF: A Benchmark for Federated Settings, 2018.
+
+    Attributes
+    ----------
+    folder
+        Where the folders train and test are.
+    shape
+        Shape of an input, such as 1x28x28 of FEMNIST; default: as in the files.
+    kind
+        `classification`: targets are whole numbers from 0 on, or texts; or `regression`.
+    """
+
+    name: ClassVar[str] = "leaf"
+
+    def clients(self) -> Mapping[str, Callable[[], Client]]:
+        """See `ClientFiles`."""
+        train, test = (_users(Path(self.folder) / split) for split in ("train", "test"))
+        if not train:
+            raise SettingsError(f"task leaf: there are no users in {Path(self.folder) / 'train'}/*.json")
+        return {name: partial(self._read, name, own, test) for name, own in train.items()}
+
+    def _read(self, name: str, own: Mapping[str, Any], test: Mapping[str, Mapping[str, Any]]) -> Client:
+        train = _lists(f"{self.folder}: user {name}", own)
+        if not test:
+            return Client(train, None)
+        if name not in test:
+            return Client(train, (train[0][:0], train[1][:0]))
+        return Client(train, _lists(f"{self.folder}: test examples of user {name}", test[name]))
+
+
+def _arrays(file: Path) -> Examples:
+    """Read `x` and `y` of a .npz file; SettingsError: it has none."""
+    try:
+        with open_regular(file) as stream:
+            found = arrays_in(stream, MAX_BYTES)
+        return found["x"], found["y"]
+    except KeyError as error:
+        raise SettingsError(f"{file}: it has no array {error}") from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        if "allow_pickle" in reason:  # NumPy's words
+            reason = "its arrays are pickled, as PFLlib's are; docs/tasks.md has the line that converts them"
+        raise SettingsError(f"{file}: {reason}") from None
+
+
+def _users(folder: Path) -> dict[str, Any]:
+    """Return what the files of a folder have of each user."""
+    users: dict[str, Any] = {}
+    for file in sorted(folder.glob("*.json")):
+        try:
+            content = parse_json(read_text(file, MAX_BYTES))
+            users |= {str(name): content["user_data"][name] for name in content["users"]}
+        except (OSError, ValueError) as error:
+            raise SettingsError(f"{file}: {getattr(error, 'strerror', None) or error}") from None
+        except (KeyError, TypeError):
+            raise SettingsError(f"{file}: it lacks users, or the user_data of one") from None
+    return users
+
+
+def _lists(what: str, own: Any) -> Examples:
+    """Return the lists `x` and `y` as arrays; texts of one length as rows of characters."""
+    try:
+        x, y = own["x"], own["y"]
+        texts = bool(x) and isinstance(x[0], str)
+        return np.array([[*text] for text in x] if texts else x), np.array(y)
+    except (KeyError, TypeError):
+        raise SettingsError(f"{what}: it has no lists x and y") from None
+    except ValueError:
+        raise SettingsError(f"{what}: its inputs, or its targets, are of different lengths") from None
