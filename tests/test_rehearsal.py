@@ -10,7 +10,7 @@ import pytest
 from flwr.common.config import parse_config_args
 
 import sim
-from fedtide.cli.fleet import deployed_values, describe_log, flower_command, rehearsal_values
+from fedtide.cli.fleet import STATE, Deployment, deployment, describe_log, rehearsal_values
 from fedtide.cli.rehearsal import forecast
 from fedtide.config import Settings
 from fedtide.engine.client_numbers import ClientNumbers, keep_numbers
@@ -120,18 +120,49 @@ def test_nothing_is_deployed_where_no_reply_ever_counted(
     [
         {},
         {"strategy": "my_methods.Momentum:beta=0.9", "option": ("departure=include", "reboot=off")},
-        {"task": "csv:file=it's here.csv,target=price", "learning_rate": 1e-5, "report": False},
+        {"task": "csv:file=it's not here.csv,target=price", "learning_rate": 1e-5, "report": "none"},
         {"model": 'my_models.Net:name="a\\b"', "num_workers": 3, "engine": "inline", "seed": 7},
-        {"data_dir": "images", "arrivals": "3=4", "train_loss": True},
+        {"task": "mnist", "data_dir": "images", "arrivals": "3=4", "train_loss": True},
     ],
 )
 def test_flower_reads_the_settings_that_were_meant(changes: dict[str, Any]) -> None:
     meant = {**changes, "num_workers": 0, "engine": "auto", "arrivals": "", "min_nodes": 2}
-    if "data_dir" in changes:
-        meant["data_dir"] = str(Path("images").resolve())
-    values = deployed_values(Settings(**{"trace": "phones", **changes}), min_nodes=2)
-    assert run_config(flower_command(values)) == Settings(**meant)
-    assert "engine" not in values
+    meant["run_dir"] = f"{STATE}/runs"
+    meant |= {"data_dir": f"{STATE}/data"} if "data_dir" in changes else {}
+    found = deployment(Settings(**{"trace": "phones", **changes}), min_nodes=2)
+    assert run_config(found.command) == Settings(**meant)
+    assert "engine" not in found.values
+    assert not found.files
+
+
+def test_paths_are_those_of_the_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of files in this folder and elsewhere; what only looks like a path stays."""
+    monkeypatch.chdir(tmp_path)
+    for path in ("own.csv", "more/own.csv", "target", "visits/data.arrow"):
+        Path(path).parent.mkdir(exist_ok=True)
+        Path(path).touch()
+    changes = {"task": "csv:file=own.csv,target=target", "partition": "indices:file=more/own.csv"}
+    changes |= {"initial_model": f"own.Mixture:first={tmp_path}/visits", "run_dir": str(tmp_path / "runs")}
+    found = deployment(Settings(**changes, option=("table-folder=more/none", "weights=more/own.csv")))
+    other = f"{STATE}/{'-'.join((tmp_path / 'own.csv').parts[1:])}"
+    assert found == Deployment(
+        {
+            "option": f"table-folder=more/none,weights={STATE}/own.csv",
+            "task": f"csv:file={other},target=target",
+            "partition": f"indices:file={STATE}/own.csv",
+            "initial-model": f"own.Mixture:first={STATE}/visits",
+            "run-dir": f"{STATE}/runs",
+        },
+        {
+            f"{STATE}/own.csv": str(tmp_path / "more/own.csv"),
+            other: str(tmp_path / "own.csv"),
+            f"{STATE}/visits": str(tmp_path / "visits"),
+        },
+    )
+    assert (
+        deployment(Settings(task="hf:visits,label=target")).values["task"]
+        == f"hf:{STATE}/visits,label=target"
+    )
 
 
 @pytest.mark.parametrize(

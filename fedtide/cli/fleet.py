@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import shlex
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +19,7 @@ from fedtide.base.specs import bind
 from fedtide.base.wording import count
 from fedtide.config import Settings
 from fedtide.federation import trace_specs
+from fedtide.tasks import TASKS
 from traces import TRACES
 from traces.base import SECOND
 from traces.recorded.device_log import read_device_log
@@ -29,9 +31,10 @@ MAX_CLIENTS = 2**20  # in a log that numbers them
 
 # Settings without effect under `flwr run`, and those that simulate who takes part.
 LEFT_OUT = {"engine", "num-workers", "client-gpus", "ray-address", "client-timeout", "cohort-size", "resume"}
-LEFT_OUT |= {"trace", "arrivals", "departures"}
+LEFT_OUT |= {"trace", "arrivals", "departures", "data-dir", "run-dir"}
 SUPERLINK = "lab"  # in docs/deploy.md; without a name, Flower simulates
-PATHS = {"data-dir", "run-dir"}
+STATE = "/var/lib/fedtide"  # of its server: where runs may read and write
+PATHS = ("", "file", "folder", "name", "path")  # options that may be paths; the first is NAME of hf:NAME
 
 
 def rehearsal_values(log: str, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -102,26 +105,52 @@ def _speeds(log: DeviceLog) -> str:
     return f"{typical}, from {speeds.min():.3g} to {speeds.max():.3g}"
 
 
-def deployed_values(settings: Settings, **changes: Any) -> dict[str, Any]:
-    """Return the settings for `flwr run` on devices that differ from their defaults, by kebab-case key.
+class Deployment(NamedTuple):
+    """How a run is started on devices, on the server of docs/deploy.md."""
 
-    No trace is among them, as one that is named is replayed: members are the devices that connect. Paths are
-    given in full, as Flower starts its processes in another folder. `changes` are settings that only devices
-    need, by field.
+    values: dict[str, Any]  # the settings for `flwr run` that differ from their defaults, by kebab-case key
+    files: dict[str, str]  # on this machine, by the paths that the settings have on the server
+
+    @property
+    def command(self) -> str:
+        """The command line that starts it."""
+        shown = " ".join(f"{key}={_quoted(value)}" for key, value in self.values.items())
+        return f"flwr run . {SUPERLINK} --stream --run-config {shlex.quote(shown)}"
+
+
+def deployment(settings: Settings, **changes: Any) -> Deployment:
+    """Return how what was simulated is started on devices.
+
+    No trace is among the settings, as one that is named is replayed: members are the devices that connect.
+    `changes` are settings that only devices need, by field.
     """
     defaults, values = Settings().as_mapping(), replace(settings, **changes).as_mapping()
     chosen = {key: value for key, value in values.items() if value != defaults[key] and key not in LEFT_OUT}
-    for key in PATHS & chosen.keys():
-        chosen[key] = str(Path(chosen[key]).resolve())
-    if "option" in chosen:  # the run configuration has no lists
-        chosen["option"] = ",".join(chosen["option"])
-    return chosen
+    files: dict[str, str] = {}
+    for key, value in chosen.items():
+        if key == "option":  # the run configuration has no lists
+            chosen[key] = ",".join(_on_server(option, files) for option in value)
+        elif isinstance(value, str):
+            name, colon, options = value.partition(":")
+            chosen[key] = name + colon + ",".join(_on_server(part, files) for part in options.split(","))
+    if bind("task", TASKS, settings.task).takes("data_dir"):
+        chosen["data-dir"] = f"{STATE}/data"
+    return Deployment(chosen | {"run-dir": f"{STATE}/runs"}, files)
 
 
-def flower_command(values: Mapping[str, Any]) -> str:
-    """Return the command line that starts a run with these settings."""
-    shown = " ".join(f"{key}={_quoted(value)}" for key, value in values.items())
-    return f"flwr run . {SUPERLINK} --stream --run-config {shlex.quote(shown)}"
+def _on_server(option: str, files: dict[str, str]) -> str:
+    """Return KEY=VALUE or VALUE with the path on the server, if it is one; add that to `files`."""
+    key, equals, value = option.rpartition("=")
+    if key == "data-dir":
+        return f"{key}={STATE}/data"
+    if not value or not (key in PATHS or "/" in value) or not os.path.exists(value):
+        return option
+    here = Path(value).resolve()
+    there = f"{STATE}/{here.name}"
+    if files.setdefault(there, str(here)) != str(here):
+        there = f"{STATE}/{'-'.join(here.parts[1:])}"
+        files[there] = str(here)
+    return f"{key}{equals}{there}"
 
 
 def _quoted(value: Any) -> str:

@@ -18,7 +18,7 @@ from rich.table import Table
 
 from fedtide.api.running import compare_and_report
 from fedtide.base.wording import count, plain, say
-from fedtide.cli.fleet import SUPERLINK, deadline, deployed_values, describe_log, flower_command
+from fedtide.cli.fleet import SUPERLINK, Deployment, deadline, deployment, describe_log
 from fedtide.comparison.comparison import Comparison
 from fedtide.comparison.results import Estimate, Row
 from fedtide.comparison.tables import mean_and_deviation, number_of, signed
@@ -84,8 +84,8 @@ class Rehearsal:
         return self.comparison.exit_code or (0 if self.heard else 3)
 
     @property
-    def deployed(self) -> dict[str, Any] | None:
-        """The settings for the best on devices, see `deployed_values`; None: no run counts.
+    def deployed(self) -> Deployment | None:
+        """How the best is started on devices; None: no run counts.
 
         The run starts when as many devices are connected as in half of the rounds of the log, and they have
         as long for their work as in the rehearsal.
@@ -95,7 +95,7 @@ class Rehearsal:
         settings = self.ranking[0].row.runs[0].cell.settings
         online = statistics.median(share for share in self.participation["online"] if share is not None)
         nodes = max(1, round(online * settings.num_clients))
-        return deployed_values(settings, min_nodes=nodes, round_deadline=deadline(settings))
+        return deployment(settings, min_nodes=nodes, round_deadline=deadline(settings))
 
     def as_json(self) -> dict[str, Any]:
         """Return all of it, for `--json`."""
@@ -105,8 +105,9 @@ class Rehearsal:
             "participation": self.participation,
             "comparison": self.comparison.as_json(),
             "ranking": [entry.as_json() for entry in self.ranking],
-            "deploy": deployed,
-            "command": flower_command(deployed) if deployed else None,
+            "deploy": deployed and deployed.values,
+            "files": deployed and deployed.files,
+            "command": deployed and deployed.command,
         }
         shown: dict[str, Any] = finite(parts)
         return shown
@@ -210,10 +211,12 @@ def _deployment(done: Rehearsal) -> Iterator[tuple[str, str]]:
     many = len(done.participation.get("devices", ())) > MAX_NAMES
     place = f"participation.devices in {FILE}" if many else "above"
     yield "devices", f"start SuperNode K with --node-config 'client-id=K', numbered as {place}"
-    nodes = count(deployed["min-nodes"], "device")
+    nodes = count(deployed.values["min-nodes"], "device")
     yield "start", f"when {nodes} are connected (min-nodes), as in half of the log's rounds"
     yield "server", f"{SUPERLINK!r} is your SuperLink in ~/.flwr/config.toml (docs/deploy.md)"
-    yield "deploy", flower_command(deployed)
+    for there, here in deployed.files.items():
+        yield "copy", f"{here} to {there} on the server"
+    yield "deploy", deployed.command
 
 
 def _may_be_equal(difference: Estimate) -> bool:
