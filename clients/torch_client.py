@@ -24,7 +24,7 @@ from clients.single import Asked, Trained
 from fedtide.base.contract import Scalar, metrics
 from fedtide.config import Settings
 from fedtide.federation import Federation
-from fedtide.tasks import PartitionedData
+from fedtide.tasks import CROSS_ENTROPY, PartitionedData, SquaredError
 from traces import Trace
 
 log = logging.getLogger("flwr")
@@ -89,7 +89,8 @@ class TorchClient(FlexibleClient):
         if self.node.data is None:
             return environment(self.settings)[0]
         shapes = tuple(array.shape for array in asked.weights)
-        return local_clients(self.settings, self.node.data, self.node.client, shapes)
+        done = asked.config.preprocessing
+        return local_clients(self.settings, self.node.data, self.node.client, shapes, done)
 
     def _job(self, clients: VirtualClients, asked: Asked, completion: float) -> tuple[Broadcast, list[Job]]:
         config, size = asked.config, clients.model.num_trainable
@@ -99,13 +100,16 @@ class TorchClient(FlexibleClient):
 
 
 @lru_cache(maxsize=1)
-def local_clients(settings: Settings, spec: DataSpec, client: int, shapes: Shapes) -> VirtualClients:
+def local_clients(
+    settings: Settings, spec: DataSpec, client: int, shapes: Shapes, preprocessing: str
+) -> VirtualClients:
     """Make a trainer of the run's model on a device's own examples.
 
-    `shapes` are those of the tensors that the server has sent, which say how many classes the model has. A
-    ValueError says that the model of the settings is not the server's on these examples.
+    `shapes` are those of the tensors that the server has sent, which say how many classes the model has, and
+    `preprocessing` what its task does to its data. A ValueError says that the model of the settings is not
+    the server's on these examples.
     """
-    data = read(spec)
+    data = read(spec, preprocessing)
     num_outputs, build = _matching(Federation.of(settings), data, shapes)
     data.check(int(np.prod(data.x.shape[1:])), num_outputs)
     divided = _of_one(settings, data, client, num_outputs)
@@ -127,6 +131,7 @@ def _of_one(settings: Settings, data: LocalData, client: int, num_outputs: int) 
         np.where(clients > client, len(data.y), 0),
         np.where(clients[:-1] == client, len(kept.y), 0),
         share if len(held.y) else 0.0,
+        CROSS_ENTROPY if data.unit is None else SquaredError(data.unit),
     )
 
 

@@ -56,15 +56,25 @@ def test_bad_values_get_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[s
     )
 
 
-def test_data_are_read_once(tmp_path: Path) -> None:
-    """A CSV file becomes a file that every message's process reads fast."""
-    (tmp_path / "own.csv").write_text("a,kind\n1,dog\n2,cat\n")
-    options = parse([*GOOD, "--data", str(tmp_path / "own.csv"), "--classes", "cat+dog"])
-    config = own_data(options, tmp_path)
+def test_data_are_read_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A folder becomes a file that every message's process reads fast, and a CSV file with the first task."""
     copy = str(tmp_path / "data-client-0.npz")
-    assert config == {"data": str(tmp_path / "own.csv"), "classes": "cat+dog", "fast-copy": copy}
+    for number in (0, 1):
+        (tmp_path / "own" / str(number)).mkdir(parents=True)
+        np.savez(tmp_path / "own" / str(number) / "some.npz", x=np.zeros((2, 3)))
+    assert own_data(parse([*GOOD, "--data", str(tmp_path / "own")]), tmp_path) == {
+        "data": str(tmp_path / "own"),
+        "fast-copy": copy,
+    }
     with np.load(copy) as arrays:
-        assert (arrays["y"].tolist(), int(arrays["num_classes"])) == ([1, 0], 2)
+        assert arrays["y"].tolist() == [0, 0, 1, 1]
+    (tmp_path / "own.csv").write_text("a,kind\n1,dog\n2,cat\n")
+    config = own_data(parse([*GOOD, "--data", str(tmp_path / "own.csv"), "--classes", "cat+dog"]), tmp_path)
+    assert config == {"data": str(tmp_path / "own.csv"), "classes": "cat+dog", "fast-copy": copy}
+    assert f"2 rows in {tmp_path / 'own.csv'}" in capsys.readouterr().err
+    (tmp_path / "own.csv").write_text("a,kind\n1\n")
+    with pytest.raises(ValueError, match="line 2: 1 values for 2 columns"):
+        own_data(parse([*GOOD, "--data", str(tmp_path / "own.csv")]), tmp_path)
     np.savez(tmp_path / "own.npz", x=np.zeros((2, 3)), y=np.zeros(2, int))
     assert own_data(parse([*GOOD, "--data", str(tmp_path / "own.npz")]), tmp_path) == {
         "data": str(tmp_path / "own.npz")
@@ -141,8 +151,12 @@ def test_a_device_leaves_when_it_is_told_to(tmp_path: Path, capsys: pytest.Captu
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="finds processes in /proc")
 def test_devices_train_on_their_own_data_until_they_are_ended(flower: dict[str, str], tmp_path: Path) -> None:
-    """One with PyTorch and two without, two of them resident; one is ended while it works, and departs."""
-    x, y = load_digits(return_X_y=True)
+    """One with PyTorch and two without, two of them resident; one is ended while it works, and departs.
+
+    Their tables have other separators than the server's, and the columns in another order.
+    """
+    table = load_digits(as_frame=True).frame
+    table.to_csv(tmp_path / "digits.csv", index=False)
     (port,) = free_ports(1)
     address = f"127.0.0.1:{port}"
     connection = f'[superlink]\ndefault = "lab"\n\n[superlink.lab]\naddress = "{address}"\n'
@@ -154,8 +168,8 @@ def test_devices_train_on_their_own_data_until_they_are_ended(flower: dict[str, 
     devices, marks = [], []
     for k, kind in enumerate((["--resident"], ["--numpy", "--resident", "--grace", "300"], ["--numpy"])):
         state = tmp_path / f"state-{k}"
-        np.savez(tmp_path / f"{k}.npz", x=(x[k::3] / 16).reshape(-1, 1, 8, 8), y=y[k::3])
-        options = ["--client-id", str(k), "--state-dir", str(state), "--data", str(tmp_path / f"{k}.npz")]
+        table.iloc[k::3, ::-1].to_csv(tmp_path / f"{k}.csv", sep=",;\t"[k], index=False)
+        options = ["--client-id", str(k), "--state-dir", str(state), "--data", str(tmp_path / f"{k}.csv")]
         options += ["--superlink", address, "--record-trace", str(state), *kind]
         marks.append(f"DEVICE={k}-{tmp_path}")
         name, _, value = marks[-1].partition("=")
@@ -165,6 +179,7 @@ def test_devices_train_on_their_own_data_until_they_are_ended(flower: dict[str, 
             devices.append(subprocess.Popen(command, cwd=ROOT, env=env, stdout=output, stderr=output))
     settings = {"strategy": "feddyn", "model": "logistic", "num-clients": 3, "num-rounds": 3, "min-nodes": 3}
     settings |= {"local-steps": 2000, "learning-rate": 0.1, "run-dir": str(tmp_path / "runs")}
+    settings["task"] = f"csv:file={tmp_path / 'digits.csv'},target=target"
     settings |= {"round-deadline": 60.0, "connect-timeout": 240.0, "cohort": "stacked"}
 
     def has_the_task_of_round_2() -> bool:

@@ -12,8 +12,10 @@ from flwr.common import EvaluateIns, FitIns, ndarrays_to_parameters, parameters_
 
 import strategies
 from clients.app import client_fn as either
+from clients.device.local_data import LocalData
 from clients.numpy_client import client_fn
 from fedtide.base.contract import Rule, ternary
+from fedtide.base.preprocessing import REGRESSION, Preprocessing
 
 ROOT = Path(__file__).parents[1]
 CONFIG: dict[str, Any] = {"round": 1, "local-steps": 5, "batch-size": 0, "learning-rate": 0.5}
@@ -25,14 +27,21 @@ def make(run: Any = None, **node: Any) -> Any:
     return client_fn(Context(0, 0, config, RecordDict(), run or {}))
 
 
+def data_of(client: Any) -> LocalData:
+    """The examples that a client trains on."""
+    data: LocalData = client.examples("")[0]
+    return data
+
+
 def task(scalars: dict[str, Any], arrays: Any = START, kind: Any = FitIns) -> Any:
     return kind(ndarrays_to_parameters(arrays), scalars)
 
 
-def digits(path: Path) -> Path:
-    """Some digits of one client, in an .npz file."""
+def digits(path: Path, classes: int = 10) -> Path:
+    """Some digits of one client, in an .npz file; or with one class numbers to predict."""
     rng = np.random.default_rng(0)
-    np.savez(path, x=rng.random((43, 1, 8, 8), np.float32), y=rng.integers(0, 10, 43))
+    y = rng.integers(0, classes, 43) if classes > 1 else rng.normal(size=43)
+    np.savez(path, x=rng.random((43, 1, 8, 8), np.float32), y=y)
     return path
 
 
@@ -67,13 +76,17 @@ SENT: dict[str, Any] = {  # by the server, the scalars of all rules
 }
 
 
-@pytest.mark.parametrize("model", ["logistic", "mlp:hidden=7"])
+@pytest.mark.parametrize(("model", "outputs"), [("logistic", 10), ("mlp:hidden=7", 10), ("mlp:hidden=7", 1)])
 @pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
-def test_it_is_the_torch_client_without_torch(tmp_path: Path, rule: Rule, model: str) -> None:
-    """On the same data both send, remember and report the same, also in the second round."""
+def test_it_is_the_torch_client_without_torch(tmp_path: Path, rule: Rule, model: str, outputs: int) -> None:
+    """On the same data both send, remember and report the same, also in the second round.
+
+    With one output, it predicts numbers.
+    """
     run = {"model": model, "num-clients": 3, "seed": 5, "evaluate-clients": 1}
-    node = {"client-id": 2, "data": str(digits(tmp_path / "own.npz"))}
-    shapes = [(10, 64), (10,)] if model == "logistic" else [(7, 64), (7,), (7, 7), (7,), (10, 7), (10,)]
+    node = {"client-id": 2, "data": str(digits(tmp_path / "own.npz", outputs))}
+    last = [(outputs, 64 if model == "logistic" else 7), (outputs,)]
+    shapes = last if model == "logistic" else [(7, 64), (7,), (7, 7), (7,), *last]
     rng = np.random.default_rng(1)
     start = [rng.normal(0, 0.3, shape).astype(np.float32) for shape in shapes]
     size = sum(array.size for array in start)
@@ -83,6 +96,8 @@ def test_it_is_the_torch_client_without_torch(tmp_path: Path, rule: Rule, model:
     ]
     for server_round in (1, 2):
         scalars = {**CONFIG, "round": server_round, "local-steps": 6, "batch-size": 8, "rule": rule.name}
+        if outputs == 1:
+            scalars["preprocessing"] = Preprocessing(REGRESSION, unit=2.5).to_json()
         scalars |= {"model-arrays": len(start)} | {key: SENT[key] for key in rule.scalars}
         if rule.remembers:
             scalars["last-accepted"] = server_round - 1
@@ -128,18 +143,18 @@ def test_it_stops_in_time() -> None:
 
 def test_the_parts_make_up_the_whole_data_set() -> None:
     parts = [make(partition_id=k) for k in range(4)]
-    assert sum(len(part.data.y) for part in parts) == 1797
+    assert sum(len(data_of(part).y) for part in parts) == 1797
     assert [part.get_properties(None).properties for part in parts] == [{"client-id": k} for k in range(4)]
     of_run = client_fn(Context(0, 0, {"client-id": 1}, RecordDict(), {"num-clients": 4}))
-    np.testing.assert_array_equal(of_run.data.x, parts[1].data.x)  # type: ignore[attr-defined]
+    np.testing.assert_array_equal(data_of(of_run).x, data_of(parts[1]).x)
 
 
 def test_data_are_read_from_a_file_that_the_node_or_the_run_names(tmp_path: Path) -> None:
     path = str(digits(tmp_path / "own.npz"))
     with np.load(path) as arrays:
         for client in (make(data=path), make(run={"data": path})):
-            np.testing.assert_array_equal(client.data.x, arrays["x"][::4])
-            np.testing.assert_array_equal(client.data.y, arrays["y"][::4])
+            np.testing.assert_array_equal(data_of(client).x, arrays["x"][::4])
+            np.testing.assert_array_equal(data_of(client).y, arrays["y"][::4])
 
 
 def test_it_refuses_what_it_cannot_do() -> None:
@@ -148,17 +163,15 @@ def test_it_refuses_what_it_cannot_do() -> None:
         client.fit(task({key: value for key, value in CONFIG.items() if key != "learning-rate"}))
     with pytest.raises(ValueError, match=r"shape \(64,\), 64 numbers, and the model of the run takes 8"):
         client.fit(task(CONFIG, [np.zeros((10, 8)), np.zeros(10)]))
-    with pytest.raises(ValueError, match=r"10 classes where the model of the run has 4 outputs"):
-        client.fit(task(CONFIG, [np.zeros((4, 64)), np.zeros(4)]))
+    for outputs, says in ((4, "10 classes where the model of the run has 4"), (1, "predicts one number")):
+        with pytest.raises(ValueError, match=says):
+            client.fit(task(CONFIG, [np.zeros((outputs, 64)), np.zeros(outputs)]))
     widths = [(5, 64), (5,), (7, 5), (7,), (10, 7), (10,)]
     for arrays in (
         *(START[:1], START * 2, [np.zeros((6, 1, 5, 5)), np.zeros(6)]),
         [*map(np.zeros, widths)],
-        [np.zeros((1, 64)), np.zeros(1)],  # of numbers, not of classes
     ):
-        with pytest.raises(
-            ValueError, match=r"logistic and model=mlp on classes, not a model with tensors of \("
-        ):
+        with pytest.raises(ValueError, match=r"logistic and model=mlp, not a model with tensors of \("):
             client.evaluate(task(CONFIG, arrays, EvaluateIns))
     assert make({"model": "logistic"}).fit(task(CONFIG)).metrics["steps"] == 5
     with pytest.raises(ValueError, match=r"not my_models.Net:width=3 with tensors of \(10, 64\)"):
@@ -167,6 +180,8 @@ def test_it_refuses_what_it_cannot_do() -> None:
         client_fn(Context(0, 0, {}, RecordDict(), {}))
     with pytest.raises(ValueError, match="needs data, a file or folder, or num-partitions"):
         client_fn(Context(0, 0, {"client-id": 0}, RecordDict(), {}))
+    with pytest.raises(ValueError, match="without PyTorch has no part of task mnist: give it data"):
+        make({"task": "mnist"}).fit(task(CONFIG))
     empty = make(partition_id=3000, num_partitions=5000)
     for ask, kind in ((empty.fit, FitIns), (empty.evaluate, EvaluateIns)):
         with pytest.raises(ValueError, match="the client has no examples"):

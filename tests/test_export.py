@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,11 +10,13 @@ import torch
 from conftest import SMALL
 
 import fedtide
+from clients.device.local_data import DataSpec, read
 from fedtide.api import export
 from fedtide.api.export import FORMATS, SUFFIXES, main
 
 PAGE = Path(__file__).parents[1] / "docs" / "inference.md"
-CSV = "a,b,kind\n1,2,x\n2,1,y\n3,5,x\n5,3,y\n1,4,x\n6,2,y\n"
+PROGRAMS = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.M | re.S)
+CSV = "a,b,c,kind\n1,2,u,x\n2,1,v,y\n3,5,u,x\n5,3,v,y\n1,4,u,x\n6,2,v,y\n"
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +26,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     table = folder / "own.csv"
     table.write_text(CSV)
     settings = SMALL | {"num_clients": 2, "batch_size": 0, "run_dir": str(folder / "runs")}
-    done = fedtide.run(task=f"csv:file={table},target=kind", progress=False, report=False, **settings)
+    done = fedtide.run(
+        task=f"csv:file={table},target=kind,categories=c", progress=False, report=False, **settings
+    )
     table.unlink()
     return done.path
 
@@ -31,8 +36,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_model_needs_no_data(run: Path) -> None:
     loaded = fedtide.load(run)
     assert isinstance(loaded, fedtide.Run)
-    assert loaded.ends == ((2,), 2, 0)
-    assert loaded.model()(torch.zeros(3, 2)).shape == (3, 2)
+    assert loaded.ends == ((4,), 2, 0)
+    assert loaded.model()(torch.zeros(3, 4)).shape == (3, 2)
 
 
 @pytest.mark.parametrize("to", FORMATS)
@@ -47,7 +52,7 @@ def test_other_programs_give_the_same_outputs(
     assert capsys.readouterr().out == f"{path}\n"
     loaded = fedtide.load(run)
     assert isinstance(loaded, fedtide.Run)
-    model, x = loaded.model(), torch.rand(7, 2)
+    model, x = loaded.model(), torch.rand(7, 4)
     expected = model(x).detach().numpy()
     if to == "onnx":
         (found,) = onnxruntime.InferenceSession(path).run(["output"], {"input": x.numpy()})
@@ -91,7 +96,19 @@ def test_the_program_of_a_board(
     monkeypatch.chdir(tmp_path)
     done = fedtide.run(progress=False, report=False, **SMALL)
     assert main([str(done.path)]) == 0
-    (program,) = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.M | re.S)
-    exec(program, {})
+    exec(PROGRAMS[0], {})
     expected = done.model()(torch.zeros(1, 1, 8, 8)).argmax(1).item()
     assert capsys.readouterr().out == f"model.onnx\n[{expected}]\n"
+
+
+def test_the_rows_of_a_table(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The page's function prepares them as the task does, of which boards' own tables are a test."""
+    monkeypatch.chdir(run)
+    names: dict[str, Any] = {}
+    exec(PROGRAMS[1], names)
+    (tmp_path / "own.csv").write_text(CSV)
+    expected = read(DataSpec(str(tmp_path / "own.csv")), Path("preprocessing.json").read_text())
+    for line, x, y in zip(CSV.splitlines()[1:], expected.x, expected.y, strict=True):
+        a, b, c, kind = line.split(",")
+        np.testing.assert_array_equal(names["prepared"]({"a": float(a), "b": float(b), "c": c})[0], x)
+        assert names["done"]["target"]["values"][y] == kind

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import sim
+from fedtide.base.preprocessing import Category
 from fedtide.config import Settings
 from fedtide.federation import Federation
 from fedtide.tasks import SquaredError, are_classes
@@ -168,8 +169,11 @@ def test_tables(load: Callable[..., Any]) -> None:
     np.testing.assert_allclose(x[:, 0], -x[:, 2], atol=1e-5)
     np.testing.assert_array_equal(x[:, 5:].argmax(1), labels)  # the town is the label
     np.testing.assert_array_equal(x[:, 3:5].sum(1), 1)
+    assert data.preprocessing.features[3] == Category("town", ("x", "y", "z"))
+    assert [*map(len, (data.preprocessing.features[1].mean, data.preprocessing.unused))] == [2, 3]
     prices = load("table,label=price,features=size,kind=regression", partition="iid")
     assert isinstance(prices.criterion, SquaredError)
+    assert prices.criterion.unit == prices.preprocessing.target.deviation
     assert not are_classes(prices.train[1])
     np.testing.assert_allclose(prices.train[0][:, 0], prices.train[1], atol=1e-5)
 

@@ -13,9 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from clients.device.local_data import DataSpec, read
 from fedtide.config import Settings
 from fedtide.federation import Federation
 from fedtide.tasks import FederatedData, SquaredError
+from fedtide.tasks.data import test_rows as rows_to_test
 
 CSV = b"who,x,y\na,1,0\nb,2,1\na,3,1\nb,4,0\na,5,0\nb,6,1\n"
 MANY = "x,y\n" + "".join(f"{k},{k / 7}\n" for k in range(2000))
@@ -163,21 +165,29 @@ FRAMES = st.lists(st.tuples(NUMBERS, TEXTS, st.booleans()), min_size=10, max_siz
     st.booleans(),
 )
 def test_what_pandas_and_spreadsheets_write(
-    load: Any, rows: Any, marks: str, end: str, quoting: Any, more: str, index: bool
+    load: Any, tmp_path: Path, rows: Any, marks: str, end: str, quoting: Any, more: str, index: bool
 ) -> None:
-    """Semicolons and decimal commas, a byte order mark, an index without a name, rows that were emptied."""
+    """Semicolons and decimal commas, a byte order mark, an index without a name, rows that were emptied.
+
+    A board that has the same file gets the same rows.
+    """
     frame = pandas.DataFrame(rows, columns=["x", "town", "y"])
     sep, decimal = marks
     text = frame.to_csv(sep=sep, decimal=decimal, lineterminator=end, quoting=quoting, index=index)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         found = load("target=y,categories=town", f"\ufeff{text}{more.format(s=sep)}")
+    with warnings.catch_warnings(action="ignore"):
+        board = read(DataSpec(str(tmp_path / "homes.csv")), found.preprocessing.to_json())
     says = [str(warning.message).rpartition(": ")[2] for warning in caught]
     assert says == ["column 1 has no name, and is left out"] * index
     expected = load("target=y,categories=town", frame.to_csv(index=False))
     for ours, theirs in zip((*found.train, *found.test), (*expected.train, *expected.test), strict=True):
         np.testing.assert_array_equal(ours, theirs)
     assert len(found.train[0]) + len(found.test[0]) == len(rows)
+    train = ~rows_to_test(len(rows))
+    np.testing.assert_array_equal(board.x[train], found.train[0])
+    np.testing.assert_array_equal(board.y[train], found.train[1])
 
 
 def test_spaces_after_commas_may_stand_before_quotes(load: Any) -> None:

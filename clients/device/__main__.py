@@ -38,8 +38,10 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--state-dir", metavar="DIR", help="where the client's memory outlives a restart")
     text = "the device's own examples: an .npz file, a CSV file, or a folder of classes"
     add("--data", metavar="PATH", help=text)
-    add("--target", metavar="COLUMN", help="column of a CSV file that holds the class (the last)")
-    add("--classes", metavar="A+B", help="names of all classes, in their order")
+    text = "column of a CSV file to predict (that of the run's table, or the last)"
+    add("--target", metavar="COLUMN", help=text)
+    text = "names of all classes, in their order (those of the run's table)"
+    add("--classes", metavar="A+B", help=text)
     add("--root-certificates", metavar="CA.crt", help="certificate to verify the SuperLink with")
     add("--key", metavar="PRIVATE_KEY", help="the device's registered key")
     text = "log, or folder of logs, of when the device is online and how fast it works"
@@ -128,21 +130,25 @@ def _check_writable(path: str, is_folder: bool = False) -> None:
 def own_data(options: argparse.Namespace, folder: Path) -> dict[str, str]:
     """Read the device's examples once; return the node config that says where the clients find them.
 
-    Where reading is slow, there is a copy that is read fast, as clients do for every message.
+    Where reading is slow, there is a copy that is read fast, as clients do for every message. What the values
+    of a CSV file mean, the run's task says: here only its rows are counted.
     """
     if not options.data:
         return {}
-    from clients.device.local_data import DataSpec, read  # once `check` has found NumPy
+    from clients.device.local_data import DataSpec, count_rows, read  # once `check` has found NumPy
 
     path = str(Path(options.data).absolute())
     target = Path(options.state_dir).absolute() if options.state_dir else folder
     copy = "" if path.lower().endswith(".npz") else str(target / f"data-client-{options.client_id}.npz")
     spec = DataSpec(path, options.target, options.classes, copy)
-    data = read(spec)
-    if copy and not Path(copy).exists():
-        raise ValueError(f"{copy} cannot be written; {data.x.nbytes / 2**20:,.0f} MiB are needed")
-    shape = "x".join(map(str, data.x.shape[1:]))
-    print(f"{PROG}: {len(data.y):,} examples of shape {shape} in {path}", file=sys.stderr)
+    if path.lower().endswith(".csv"):
+        print(f"{PROG}: {count_rows(path):,} rows in {path}", file=sys.stderr)
+    else:
+        data = read(spec)
+        if copy and not Path(copy).exists():
+            raise ValueError(f"{copy} cannot be written; {data.x.nbytes / 2**20:,.0f} MiB are needed")
+        shape = "x".join(map(str, data.x.shape[1:]))
+        print(f"{PROG}: {len(data.y):,} examples of shape {shape} in {path}", file=sys.stderr)
     told = {"data": path, "target": spec.target, "classes": spec.classes, "fast-copy": copy}
     return {name: value for name, value in told.items() if value}
 

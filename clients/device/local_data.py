@@ -1,32 +1,34 @@
 """A device's own examples, read from its files: an .npz file, a CSV file, or a folder of classes.
 
-- `.npz`: `x`, inputs of shape (n, ...), and `y`, class numbers of shape (n,). It may be compressed.
-- `.csv`: the first line names the columns; one is the class (`target`, else the last), the
-  others are numbers.
+- `.npz`: `x`, inputs of shape (n, ...), and `y`, class numbers or numbers to predict, of shape (n,), as the
+  run's task has them. It may be compressed.
+- `.csv`: the first line names the columns. Where the run's task is a table, they are encoded as there.
+  Otherwise one is the target (`target`, else the last), and the others are numbers, used as they are.
 - a folder: a subfolder for each class, with images, or .npz files that have `x`.
 
 A class must have the same number on every device. Classes are numbers from 0 on; or names, which `classes`
 lists in their order (`cat+dog`). Without it, subfolders with names are numbered in the order of their names,
 and there must be one for each output of the model, empty where a device has no such example.
 
-Numbers are used as they are: scale them alike on all devices and at the server. Images become shape (1, H, W)
-if they are grey, else (3, H, W), from 0 to 1. Nothing is unpickled, and memory is bounded.
+Images become shape (1, H, W) if they are grey, else (3, H, W), from 0 to 1. Nothing is unpickled, and memory
+is bounded.
 """
 
 from __future__ import annotations
 
 import hashlib
-from array import array
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from clients.device.own_table import class_number, read_own_table
 from fedtide.base.files import open_regular, read_arrays, replacing
 from fedtide.base.images import pixels_of
+from fedtide.base.preprocessing import CLASSIFICATION, REGRESSION, Preprocessing
 from fedtide.base.tables import read_table
 
 MAX_BYTES = 1 << 30  # of the inputs, and of an .npz file
@@ -39,27 +41,42 @@ class DataSpec(NamedTuple):
     """Where a device's examples are; see the beginning of this file."""
 
     path: str
-    target: str = ""  # the column of a CSV file that has the class; empty: the last
+    target: str = (
+        ""  # the column of a CSV file that is predicted; empty: that of the run's table, or the last
+    )
     classes: str = ""  # their names, with `+` between them; empty: their numbers
     fast_copy: str = ""  # an .npz file in which they are kept once they have been read; empty: there is none
 
 
 class LocalData(NamedTuple):
-    """A device's examples: inputs of shape (n, *input_shape), class numbers, and where they were read."""
+    """A device's examples: inputs of shape (n, *input_shape), targets, and where they were read.
+
+    Targets are class numbers, or float32 numbers whose `unit` is that of `Preprocessing`.
+    """
 
     x: NDArray[np.float32]
-    y: NDArray[np.int64]
+    y: NDArray[Any]
     num_classes: int | None = None  # None: not known
     source: str = "the data"
+    unit: float | None = None  # None: classes
 
     def check(self, input_size: int, num_outputs: int) -> None:
-        """Raise ValueError unless a model of so many inputs and classes can be trained on the examples."""
+        """Raise ValueError unless a model of so many inputs and outputs can be trained on the examples."""
         size = int(np.prod(self.x.shape[1:]))
         if size != input_size:
             raise ValueError(
                 f"{self.source}: an example has shape {self.x.shape[1:]}, {size} numbers, and the model of "
                 f"the run takes {input_size}; set another task or model, or prepare the data for this one"
             )
+        if self.unit is not None:
+            if num_outputs != 1:
+                raise ValueError(
+                    f"{self.source}: one number to predict where the model of the run has {num_outputs} "
+                    "outputs"
+                )
+            return
+        if num_outputs < 2:
+            raise ValueError(f"{self.source}: classes where the model of the run predicts one number")
         if self.num_classes not in (None, num_outputs):
             raise ValueError(
                 f"{self.source}: {self.num_classes} classes where the model of the run has {num_outputs} "
@@ -80,19 +97,34 @@ class LocalData(NamedTuple):
         return self._replace(x=self.x[kept], y=self.y[kept]), self._replace(x=self.x[held], y=self.y[held])
 
 
-def read(spec: DataSpec) -> LocalData:
+def count_rows(path: str) -> int:
+    """Return how many rows a CSV file has, whose values only a run's task can judge; ValueError as `read`."""
+    with _naming(path):
+        if not (count := sum(1 for _ in read_table(path).rows)):
+            raise ValueError("there are no rows below the header")
+        return count
+
+
+def read(spec: DataSpec, preprocessing: str = "") -> LocalData:
     """Read a device's examples; a ValueError says where they are not as described, and what to do.
 
-    What is in the fast copy counts for as long as the files have not changed.
+    `preprocessing` is JSON of `Preprocessing`, what the run's task does to its data. What is in the fast copy
+    counts for as long as neither that nor the files have changed.
     """
+    given = Preprocessing.from_json(preprocessing)
+    if given.kind not in (CLASSIFICATION, REGRESSION):
+        raise ValueError(
+            f"data {spec.path}: a device's own targets are classes or numbers, which the run's criterion, "
+            f"{given.kind}, does not take"
+        )
     if not spec.fast_copy:
-        return _read(spec)
-    version, copy = _version(spec), Path(spec.fast_copy)
+        return _read(spec, given)
+    version, copy = _version(spec, preprocessing), Path(spec.fast_copy)
     with suppress(OSError, ValueError):
         arrays = read_arrays(copy, MAX_BYTES)
         if str(arrays.get(_VERSION)) == version:
-            return _from_arrays(arrays, [], spec.path)
-    data = _read(spec)
+            return _from_arrays(arrays, [], spec.path, given)
+    data = _read(spec, given)
     known: dict[str, Any] = {_VERSION: np.array(version)}
     if data.num_classes is not None:
         known[_NUM_CLASSES] = np.array(data.num_classes)
@@ -101,9 +133,9 @@ def read(spec: DataSpec) -> LocalData:
     return data
 
 
-def _version(spec: DataSpec) -> str:
+def _version(spec: DataSpec, preprocessing: str) -> str:
     """Return a text that changes whenever the files of the examples do, or how they are read."""
-    path, seen = Path(spec.path), hashlib.sha256(repr(spec).encode())
+    path, seen = Path(spec.path), hashlib.sha256(repr((spec, preprocessing)).encode())
     for file in sorted([path, *path.rglob("*")] if path.is_dir() else [path]):
         with suppress(OSError):  # reading it will say so
             stat = file.stat()
@@ -112,17 +144,11 @@ def _version(spec: DataSpec) -> str:
     return seen.hexdigest()
 
 
-def _read(spec: DataSpec) -> LocalData:
-    path, names = Path(spec.path), [name.strip() for name in spec.classes.split("+") if name.strip()]
-    if len(set(names)) < len(names):
-        raise ValueError(f"classes {spec.classes!r}: a name is given twice")
+@contextmanager
+def _naming(path: str | Path) -> Iterator[None]:
+    """Begin messages with the path of the data."""
     try:
-        if path.is_dir():
-            return _read_folder(path, names)
-        suffix = path.suffix.lower()
-        if suffix not in (".npz", ".csv"):
-            raise ValueError("it is neither a folder of classes nor an .npz or .csv file")
-        return _read_npz(path, names) if suffix == ".npz" else _read_csv(path, spec.target, names)
+        yield
     except OSError as error:
         raise ValueError(f"data {error.filename or path}: {error.strerror or error}") from None
     except ValueError as error:
@@ -130,57 +156,42 @@ def _read(spec: DataSpec) -> LocalData:
         raise ValueError(text if text.startswith("data ") else f"data {path}: {text}") from None
 
 
-def _read_npz(path: Path, names: Sequence[str]) -> LocalData:
-    return _from_arrays(read_arrays(path, MAX_BYTES), names, str(path))
+def _read(spec: DataSpec, given: Preprocessing) -> LocalData:
+    path, names = Path(spec.path), [name.strip() for name in spec.classes.split("+") if name.strip()]
+    if len(set(names)) < len(names):
+        raise ValueError(f"classes {spec.classes!r}: a name is given twice")
+    with _naming(path):
+        if given.kind == REGRESSION and (names or path.is_dir()):
+            raise ValueError("it has classes, and the run's task predicts numbers")
+        if path.is_dir():
+            return _read_folder(path, names)
+        suffix, unit = path.suffix.lower(), given.unit if given.kind == REGRESSION else None
+        if suffix not in (".npz", ".csv"):
+            raise ValueError("it is neither a folder of classes nor an .npz or .csv file")
+        if suffix == ".npz":
+            return _from_arrays(read_arrays(path, MAX_BYTES), names, str(path), given)
+        rows = read_own_table(path, given, spec.target, names, MAX_BYTES)
+        return LocalData(*rows, f"data {path}", unit)
 
 
-def _from_arrays(arrays: Mapping[str, NDArray[Any]], names: Sequence[str], path: str) -> LocalData:
+def _from_arrays(
+    arrays: Mapping[str, NDArray[Any]], names: Sequence[str], path: str, given: Preprocessing
+) -> LocalData:
     if missing := {"x", "y"} - arrays.keys():
-        raise ValueError(f"it has no array {min(missing)!r}; x has the inputs and y the classes")
-    x, y = _inputs(arrays["x"]), arrays["y"]
+        raise ValueError(f"it has no array {min(missing)!r}; x has the inputs and y the targets")
+    x, y = _numbers("x", arrays["x"]), arrays["y"]
     if y.ndim != 1 or len(y) != len(x):
         raise ValueError(
-            f"x has shape {x.shape} and y {y.shape}; y must have one class for each example of x"
+            f"x has shape {x.shape} and y {y.shape}; y must have one target for each example of x"
         )
+    if given.kind == REGRESSION:
+        return LocalData(x, _numbers("y", y), None, f"data {path}", given.unit)
     if y.dtype.kind not in "iub" and not (y.dtype.kind == "f" and np.equal(y, np.floor(y)).all()):
         raise ValueError(f"y has type {y.dtype}; it must have class numbers, from 0 on")
     if len(y) and not 0 <= y.min() <= y.max() < 2**31:
         raise ValueError(f"y has classes from {y.min()} to {y.max()}; they must be numbered from 0 on")
     count = len(names) or (int(arrays[_NUM_CLASSES]) if _NUM_CLASSES in arrays else None)
     return LocalData(x, y.astype(np.int64), count, f"data {path}")
-
-
-def _read_csv(path: Path, target: str, names: Sequence[str]) -> LocalData:
-    table = read_table(path)
-    columns = table.names
-    target = target or (columns[-1] if columns else "")
-    if target not in columns or len(columns) < 2:
-        listed = ", ".join(columns[:50])
-        raise ValueError(f"there is no column {target!r} (target) beside others; columns: {listed}")
-    at = columns.index(target)
-    others = [*columns[:at], *columns[at + 1 :]]
-    number_of = _numbering(names)
-    values, classes, lines = array("f"), array("q"), array("q")
-    for line, row in table.rows:
-        lines.append(line)
-        try:
-            classes.append(number_of(row.pop(at)))
-        except ValueError as error:
-            raise ValueError(f"line {line}, column {target!r}: {error}") from None
-        try:
-            values.extend(map(table.number, row))
-        except ValueError as error:
-            bad = len(values) % len(row)  # those before it have been added
-            raise ValueError(f"line {line}, column {others[bad]!r}: {error}") from None
-        if len(values) * values.itemsize > MAX_BYTES:
-            raise ValueError(f"line {line}: more than {MAX_BYTES >> 20:,} MiB of numbers; give fewer rows")
-    if not classes:
-        raise ValueError("there are no rows below the header")
-    x = np.frombuffer(values, np.float32).reshape(len(classes), -1)
-    if not np.isfinite(x).all():
-        at_row, column = np.argwhere(~np.isfinite(x))[0]
-        raise ValueError(f"line {lines[at_row]}, column {others[column]!r}: the number is too large")
-    return LocalData(x, np.frombuffer(classes, np.int64), len(names) or None, f"data {path}")
 
 
 def _numbering(names: Sequence[str]) -> Callable[[str], int]:
@@ -192,12 +203,7 @@ def _numbering(names: Sequence[str]) -> Callable[[str], int]:
             if text not in positions:
                 raise ValueError(f"{text[:40]!r} is not one of the classes {'+'.join(names)[:200]}")
             return positions[text]
-        if not (text.isascii() and text.isdigit() and len(text) < 10):
-            raise ValueError(
-                f"{text[:40]!r} is not the number of a class, 0 or more; name the classes in their order "
-                "(classes), such as cat+dog, the same on all devices"
-            )
-        return int(text)
+        return class_number(text)
 
     return number
 
@@ -246,7 +252,7 @@ def _read_inputs(file: Path) -> NDArray[np.float32]:
         arrays = read_arrays(file, MAX_BYTES)
         if "x" not in arrays:
             raise ValueError("it has no array 'x', the inputs")
-        return _inputs(arrays["x"])
+        return _numbers("x", arrays["x"])
     except OSError as error:
         raise ValueError(f"data {file}: {error.strerror or error}") from None
     except ValueError as error:
@@ -270,14 +276,14 @@ def _read_image(file: Path) -> NDArray[np.float32]:
     return np.ascontiguousarray(pixels, np.float32) / np.float32(np.iinfo(pixels.dtype).max)
 
 
-def _inputs(given: NDArray[Any]) -> NDArray[np.float32]:
+def _numbers(name: str, given: NDArray[Any]) -> NDArray[np.float32]:
     if given.ndim < 1 or given.dtype.kind not in "fiub":
         raise ValueError(
-            f"x has shape {given.shape} and type {given.dtype}; it must be numbers, one row each"
+            f"{name} has shape {given.shape} and type {given.dtype}; it must be numbers, one row each"
         )
     with np.errstate(over="ignore"):
-        x = np.asarray(given, np.float32)
-    if not np.isfinite(x).all():
-        row = int(np.argwhere(~np.isfinite(x))[0][0])
-        raise ValueError(f"example {row} of x has a number that is missing, infinite or beyond 3.4e38")
-    return x
+        numbers = np.asarray(given, np.float32)
+    if not np.isfinite(numbers).all():
+        row = int(np.argwhere(~np.isfinite(numbers))[0][0])
+        raise ValueError(f"example {row} of {name} has a number that is missing, infinite or beyond 3.4e38")
+    return numbers

@@ -29,6 +29,7 @@ from fedtide.engine.run_folder import RunFolder
 from fedtide.loggers.registry import logger_types, watching
 from fedtide.plan import Plan
 from fedtide.report.make import report_run
+from fedtide.tasks.data import preprocessing_of
 from traces import Trace
 
 
@@ -82,8 +83,9 @@ def _run(grid: Grid, settings: Settings) -> None:
 
     experiment = prepare(plan, tune=False, observed=None if replays else observed)
     trace, roster = experiment.trace, experiment.strategy.roster
-    if not simulated:
-        roster.first_size[:] = 0  # a board may have data of its own, of which the server's split says nothing
+    if not simulated:  # a board may have data of its own, of which the server's split says nothing
+        roster.first_size[:] = 0
+        nodes.preprocessing = preprocessing_of(experiment.data).to_json()
     if isinstance(trace, ConnectedClients):
         trace.roster = roster
     else:  # in a simulation also those that arrive later: the bits must not depend on when a node answers

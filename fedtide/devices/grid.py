@@ -74,6 +74,7 @@ class GridTransport(Transport):
         self.grid, self.nodes, self.messages = grid, Nodes(num_clients, earlier), Messages(grid)
         self.deadlines, self.min_replies, self.replay = deadlines, min_replies, replay
         self.resumed = ""  # Flower's number of the resumed run, so that clients keep their memories of it
+        self.preprocessing = ""  # what the task does to its data, for clients with data of their own
         self.data_less: set[int] = set()  # simulated clients without examples: they are never asked
         self._arrived: list[Arrived] = []
         self._looked = -math.inf
@@ -215,7 +216,8 @@ class GridTransport(Transport):
 
     def _scalars(self, client: int, kind: str, deadline: float | None) -> dict[str, Scalar]:
         """Return the scalars added to the instruction of a client."""
-        scalars: dict[str, Scalar] = {fit.RUN: self.resumed} if self.resumed else {}
+        common = {fit.RUN: self.resumed, fit.PREPROCESSING: self.preprocessing}
+        scalars: dict[str, Scalar] = {key: value for key, value in common.items() if value}
         if kind == MessageType.TRAIN:
             if self.replay:
                 scalars[fit.REPLAY] = True

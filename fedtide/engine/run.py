@@ -37,6 +37,7 @@ from fedtide.engine.transports.inline import InlineTransport
 from fedtide.engine.transports.virtual import Simulation
 from fedtide.interop.stock_strategy import NO_UPDATE
 from fedtide.plan import Plan
+from fedtide.tasks.data import preprocessing_of
 from strategies import FlexibleStrategy
 from strategies.core.parameters import count_bytes
 from strategies.sequential_sgd import SequentialSGD
@@ -127,6 +128,7 @@ def drive(
                 for observer in observers:
                     observer.recall(record)
             folder.write_names(experiment.client_names)
+            folder.write_preprocessing(preprocessing_of(experiment.data))
             server = RoundServer(
                 experiment.strategy,
                 TraceClientManager(experiment.clock.round, transport, settings.seed),

@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 
 from fedtide.base.errors import SettingsError
 from fedtide.base.files import replacing
+from fedtide.base.preprocessing import PREPROCESSING, Preprocessing
 from fedtide.base.tables import csv_text
 from fedtide.config import Settings
 from fedtide.engine.observers import Observer, Record
@@ -48,7 +49,8 @@ class FolderLost(Exception):  # noqa: N818 - what has happened, not what is wron
 class RunFolder(Observer):
     """`config.toml`, `metrics.jsonl` (one line per round), `weights.npz` and `summary.json` of a run.
 
-    Beside them lies `clients.csv` if the clients have names. The folder is that of
+    Beside them lie `clients.csv` if the clients have names, and `preprocessing.json` if their data were a
+    table. The folder is that of
     `resume` in the settings, else `path`, which must not exist yet, else a new one in `run_dir`.
     `flower_run` is Flower's number of the run, as an attribute that of the run that was resumed. ValueError:
     the folder cannot be made, or another process writes to it.
@@ -89,13 +91,19 @@ class RunFolder(Observer):
 
     def write_names(self, names: Sequence[str]) -> None:
         """Save the names of the clients, if they have some."""
-        if not names:
-            return
-        text = csv_text([("client", "name"), *enumerate(names)])
+        if names:
+            self._write_text(NAMES, csv_text([("client", "name"), *enumerate(names)]))
+
+    def write_preprocessing(self, done: Preprocessing) -> None:
+        """Save what was done to a table, so that others can prepare rows for the model alike."""
+        if done.features:
+            self._write_text(PREPROCESSING, done.to_json() + "\n")
+
+    def _write_text(self, name: str, text: str) -> None:
         try:
-            (self.path / NAMES).write_text(text, encoding="utf-8", newline="")
+            (self.path / name).write_text(text, encoding="utf-8", newline="")
         except OSError as error:
-            raise SettingsError(f"run-dir {self.path}: {NAMES}: {error.strerror}") from None
+            raise SettingsError(f"run-dir {self.path}: {name}: {error.strerror}") from None
 
     def written(self) -> list[int]:
         """Return the length and the checksum of `metrics.jsonl`, all on the disk; OSError if it cannot be."""

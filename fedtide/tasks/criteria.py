@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtide.base.contract import metrics
 from fedtide.base.errors import SettingsError
 
 if TYPE_CHECKING:  # PyTorch is imported when something is computed: lists of tasks do not need it
@@ -39,7 +40,7 @@ class Metric(NamedTuple):
         return value >= goal if self.higher_is_better else value <= goal
 
 
-ACCURACY = Metric("accuracy")
+ACCURACY = Metric(metrics.ACCURACY)
 
 
 class Criterion(ABC):
@@ -157,7 +158,7 @@ class SquaredError(Criterion):
         standardised targets were divided.
     """
 
-    metric = Metric("mean-absolute-error", higher_is_better=False, is_share=False)
+    metric = Metric(metrics.MEAN_ABSOLUTE_ERROR, higher_is_better=False, is_share=False)
 
     def __init__(self, unit: float = 1.0) -> None:
         self.unit = unit

@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtide.base.errors import SettingsError
-from fedtide.tasks.criteria import CROSS_ENTROPY, Criterion
+from fedtide.base.preprocessing import CLASSIFICATION, REGRESSION, Preprocessing
+from fedtide.tasks.criteria import CROSS_ENTROPY, Criterion, CrossEntropy, SquaredError
 
 if TYPE_CHECKING:
     from fedtide.tasks.images import Augmentation
@@ -77,7 +78,8 @@ class PartitionedData:
 
     With `derive`, `train` stores the examples in a shorter form, such as the positions of sequences in a
     text, and `derive` makes examples of these rows whenever they are used. `vocabulary` is the number of
-    different words or characters in texts; 0: inputs are vectors.
+    different words or characters in texts; 0: inputs are vectors. `preprocessing` is what was done to a
+    table.
     """
 
     train: Examples
@@ -92,6 +94,7 @@ class PartitionedData:
     client_names: tuple[str, ...] = ()  # () where a partition has made the clients
     derive: Callable[[Examples], Examples] | None = None
     vocabulary: int = 0
+    preprocessing: Preprocessing | None = None
 
     @classmethod
     def divide(
@@ -107,6 +110,7 @@ class PartitionedData:
         client_names: Sequence[str] = (),
         derive: Callable[[Examples], Examples] | None = None,
         vocabulary: int = 0,
+        preprocessing: Preprocessing | None = None,
     ) -> PartitionedData:
         """Assign each client its part, rows of `train`, and hold out a share of it, drawn by the seed."""
         totals = np.array([len(part) for part in parts], dtype=np.int64)
@@ -119,7 +123,8 @@ class PartitionedData:
         offsets = np.concatenate([[0], np.cumsum(totals)])
         test = derive(test) if derive else test
         stored = (train, test, num_outputs, order, offsets, sizes, holdout_share)
-        return cls(*stored, criterion, augmentation, tuple(client_names), derive, vocabulary)
+        more = (criterion, augmentation, tuple(client_names), derive, vocabulary, preprocessing)
+        return cls(*stored, *more)
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -154,6 +159,15 @@ class PartitionedData:
 def client_names(data: FederatedData) -> tuple[str, ...]:
     """Return the data's names of the clients, N of them; () if the clients have none."""
     return tuple(getattr(data, "client_names", ()))
+
+
+def preprocessing_of(data: FederatedData) -> Preprocessing:
+    """Return what was done to the data, as far as it is known: of any, what kind of targets they have."""
+    if (known := getattr(data, "preprocessing", None)) is not None:
+        return known  # type: ignore[no-any-return]
+    if type(criterion := data.criterion) is SquaredError:
+        return Preprocessing(REGRESSION, criterion.unit)
+    return Preprocessing(CLASSIFICATION if type(criterion) is CrossEntropy else type(criterion).__name__)
 
 
 def are_classes(targets: NDArray[Any]) -> bool:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from fedtide.base.errors import SettingsError
 from fedtide.base.numbers import exact
+from fedtide.base.preprocessing import Preprocessing
 from fedtide.tasks.criteria import CROSS_ENTROPY, Criterion, CrossEntropy
 from fedtide.tasks.data import Examples, FederatedData, PartitionedData
 from fedtide.tasks.partition import Partition, PartitionFn
@@ -101,6 +102,8 @@ class Dataset:
         Random changes of training images.
     owners
         The owners of the training examples; None: a partition divides them.
+    preprocessing
+        What was done to the table that the examples are from.
 
     Raises
     ------
@@ -116,9 +119,10 @@ class Dataset:
         criterion: Criterion = CROSS_ENTROPY,
         augmentation: Augmentation | None = None,
         owners: Owners | None = None,
+        preprocessing: Preprocessing | None = None,
     ) -> None:
         self.num_outputs, self.criterion, self.augmentation = num_outputs, criterion, augmentation
-        self.owners = owners
+        self.owners, self.preprocessing = owners, preprocessing
         self.train, self.test = self._checked("training", train), self._checked("test", test)
         for kind, own, other in zip(("inputs", "targets"), self.train, self.test, strict=True):
             if own.shape[1:] != other.shape[1:] or own.dtype != other.dtype:
@@ -186,7 +190,8 @@ class DividedTask(ABC):
                 f"name a partition such as {self.default_partition}"
             )
         stored = (data.train, data.test, data.num_outputs, parts, holdout, seed)
-        return PartitionedData.divide(*stored, data.criterion, data.augmentation, names)
+        done = data.preprocessing
+        return PartitionedData.divide(*stored, data.criterion, data.augmentation, names, preprocessing=done)
 
 
 @dataclass(frozen=True)

@@ -6,13 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedtide.base.allowed import Checked, Count, CountOrZero
 from fedtide.base.errors import SettingsError
+from fedtide.base.preprocessing import Category, Numbers
 from fedtide.base.wording import plain
 from fedtide.tasks.data import Examples, FederatedData, PartitionedData, test_rows
 from fedtide.tasks.dataset import choose_clients, default_partition, divided, rows_of
@@ -20,13 +21,22 @@ from fedtide.tasks.hub_columns import HubColumn
 from fedtide.tasks.images import Augment, Pixels, augmentation
 from fedtide.tasks.partition import Partition, PartitionFn
 from fedtide.tasks.sizes import SizesFn
-from fedtide.tasks.tables import MAX_NAMES, Kind, Table
+from fedtide.tasks.tables import MAX_NAMES, Kind, Table, prepared
 from fedtide.tasks.texts import FIRST, Tokens, wide
 
 if TYPE_CHECKING:
     from datasets import Dataset
 
 EXTRA = "pip install 'fedtide[data]'"
+
+
+class Inputs(NamedTuple):
+    """Inputs as they are stored, and what makes them those of a model."""
+
+    x: NDArray[Any]
+    derive: Callable[[Examples], Examples] | None = None
+    vocabulary: int = 0  # of texts
+    features: tuple[Numbers | Category, ...] = ()  # of a table
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,10 +122,11 @@ class Hub(Checked):
                 "task hf: name a partition such as iid, or the column with the clients (client=)"
             )
         table = self._table()
-        train = table.train
-        targets, num_outputs, criterion = table.targets("label", self.label, self.kind)
+        train, columns = table.train, [*table.columns]
+        targets, target = table.targets("label", self.label, self.kind)
         owners = table.take("client", self.client).distinct() if self.client else None
-        x, derive, vocabulary = self._inputs(table)
+        x, derive, vocabulary, features = self._inputs(table)
+        preprocessing, num_outputs, criterion = prepared(target, features, columns)
         names: list[str] = []
         if owners is not None:
             parts, names = self._of_owners(owners[0], owners[1][train], num_clients, sizes, seed)
@@ -125,7 +136,7 @@ class Hub(Checked):
         changes = augmentation(self.augment, derive.black) if isinstance(derive, Pixels) else None
         known, held = (x[train], targets[train]), (x[~train], targets[~train])
         own = (num_outputs, parts, holdout, seed, criterion, changes, names, derive, vocabulary)
-        return PartitionedData.divide(known, held, *own)
+        return PartitionedData.divide(known, held, *own, preprocessing)
 
     def _of_owners(
         self, values: list[Any], owners: NDArray[np.intp], num_clients: int, sizes: SizesFn, seed: int
@@ -137,19 +148,17 @@ class Hub(Checked):
         rows = rows_of(owners, len(there))
         return [rows[client] for client in chosen], [str(values[there[client]]).strip() for client in chosen]
 
-    def _inputs(
-        self, table: Table[HubColumn]
-    ) -> tuple[NDArray[Any], Callable[[Examples], Examples] | None, int]:
-        """Return the inputs as they are stored, what makes them those of a model, and the vocabulary."""
+    def _inputs(self, table: Table[HubColumn]) -> Inputs:
         if self.image:
             pixels = table.take("image", self.image).pixels(self.size)
-            return pixels, Pixels.of(pixels[table.train]), 0
+            return Inputs(pixels, Pixels.of(pixels[table.train]))
         if self.text:
             tokens = Tokens.of(self.tokens, table.take("text", self.text).texts(), self.length)
             known = tokens.frequent(table.train, self.vocabulary)
-            return tokens.numbered(known), wide, FIRST + len(known)
+            return Inputs(tokens.numbered(known), wide, FIRST + len(known))
         columns = table.take_all("features", self.features) or [*table.columns.values()]
-        return table.features(columns), None, 0
+        x, features = table.features(columns)
+        return Inputs(x, features=features)
 
     def _table(self) -> Table[HubColumn]:
         """Load the data set; return the rows of its training and then of its test split."""

@@ -58,14 +58,14 @@ class HubColumn(Column):
         position[order] = np.arange(len(order))
         return [values[k] for k in order], position[encoded.indices.to_numpy()]
 
-    def classes(self) -> tuple[NDArray[np.int64], int]:
+    def classes(self) -> tuple[NDArray[np.int64], list[Any]]:
         """See `Column.classes`; those of a label are numbered as its names are."""
         if not (names := getattr(self.feature, "names", None)):
             return super().classes()
         values, found = self.distinct()
         labels = np.array(values, np.int64)[found]
         self._refuse(labels < 0, "a label is missing (-1)")
-        return labels, len(names)
+        return labels, [*names]
 
     def numbers(self) -> NDArray[np.float64]:
         """See `Column.numbers`."""

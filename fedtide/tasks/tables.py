@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar
@@ -15,6 +15,15 @@ from numpy.typing import NDArray
 from fedtide.base.allowed import Checked
 from fedtide.base.errors import SettingsError
 from fedtide.base.numbers import Decimals
+from fedtide.base.preprocessing import (
+    CLASSIFICATION,
+    REGRESSION,
+    Category,
+    Numbers,
+    Preprocessing,
+    require_value,
+    scale_of,
+)
 from fedtide.base.tables import read_table
 from fedtide.base.wording import plain
 from fedtide.tasks.criteria import CROSS_ENTROPY, Criterion, SquaredError
@@ -24,7 +33,6 @@ from fedtide.tasks.dataset import Dataset, DividedTask, Owners, default_partitio
 MAX_CLASSES = 1000
 MAX_NAMES = 50  # of columns in a message
 MAX_NUMBERS = 1 << 30  # of the features, 4 GB
-MISSING = ("", "na", "n/a", "nan", "null", "none", "?")
 
 Kind = Literal["classification", "regression"]
 C = TypeVar("C", bound="Column")
@@ -35,12 +43,15 @@ class Column(ABC):
 
     Attributes
     ----------
+    name
+        Its name in the table.
     what
         The beginning of messages about it.
     is_category
         Whether it becomes a feature of 0 or 1 for each of its values; otherwise its numbers are features.
     """
 
+    name: str
     what: str
 
     @property
@@ -55,24 +66,24 @@ class Column(ABC):
     def numbers(self) -> NDArray[np.float64]:
         """Return the finite numbers of each row, shape (n, d)."""
 
-    def classes(self) -> tuple[NDArray[np.int64], int]:
-        """Return the class of each row, and the number of classes."""
+    def classes(self) -> tuple[NDArray[np.int64], list[Any]]:
+        """Return the class of each row, and all classes in order."""
         values, found = self.distinct()
         if len(values) > MAX_CLASSES:
             reason = "if it has numbers to predict, set kind=regression"
             raise SettingsError(f"{self.what} has {len(values)} different values; {reason}")
         if len(values) < 2:
             raise SettingsError(f"{self.what} has the same value in all rows")
-        return found.astype(np.int64), len(values)
+        return found.astype(np.int64), values
 
-    def indicators(self) -> NDArray[np.bool_]:
-        """Return whether each row has each of the different values, shape (n, values)."""
+    def indicators(self) -> tuple[NDArray[np.bool_], list[Any]]:
+        """Return whether each row has each of the different values, shape (n, values), and these values."""
         values, found = self.distinct()
         if len(values) > MAX_CLASSES:
             most = f"a category has at most {MAX_CLASSES}"
             raise SettingsError(f"{self.what} has {len(values)} different values; {most}: leave it out")
         indicators: NDArray[np.bool_] = found[:, None] == np.arange(len(values))
-        return indicators
+        return indicators, values
 
 
 class Table(Generic[C]):
@@ -86,10 +97,14 @@ class Table(Generic[C]):
         By name.
     train
         Whether each row is a training example, shape (n,).
+    standardise
+        Whether numbers get mean 0 and deviation 1 over the training examples; those all alike become 0.
     """
 
-    def __init__(self, what: str, columns: Mapping[str, C], train: NDArray[np.bool_]) -> None:
-        self.what, self.columns, self.train = what, dict(columns), train
+    def __init__(
+        self, what: str, columns: Mapping[str, C], train: NDArray[np.bool_], standardise: bool = True
+    ) -> None:
+        self.what, self.columns, self.train, self.standardise = what, dict(columns), train, standardise
 
     def take(self, option: str, name: str) -> C:
         """Remove the column that an option names, and return it."""
@@ -102,43 +117,57 @@ class Table(Generic[C]):
         """Remove the columns that an option names with `+` between them, and return them."""
         return [self.take(option, name.strip()) for name in names.split("+") if name.strip()]
 
-    def targets(self, option: str, name: str, kind: Kind) -> tuple[NDArray[Any], int, Criterion]:
-        """Remove the column to predict; return the targets, the number of outputs and the criterion."""
+    def targets(self, option: str, name: str, kind: Kind) -> tuple[NDArray[Any], Numbers | Category]:
+        """Remove the column to predict; return the targets, and what they are in the table."""
         column = self.take(option, name)
-        if kind == "classification":
-            return *column.classes(), CROSS_ENTROPY
-        numbers, deviation = self._standardised(column)
-        if len(deviation) > 1:
-            raise SettingsError(f"{column.what} has {len(deviation)} numbers in a row, not one to predict")
-        return numbers[:, 0].astype(np.float32), 1, SquaredError(unit=float(deviation[0]))
+        if kind == CLASSIFICATION:
+            classes, values = column.classes()
+            return classes, Category(name, tuple(map(str, values)))
+        numbers, scale = self._scaled(column)
+        if numbers.shape[1] > 1:
+            raise SettingsError(f"{column.what} has {numbers.shape[1]} numbers in a row, not one to predict")
+        return numbers[:, 0].astype(np.float32), scale
 
-    def features(self, columns: Sequence[C]) -> NDArray[np.float32]:
-        """Return the features of columns: standardised numbers, and 0 or 1 for each value of a category."""
+    def features(self, columns: Sequence[C]) -> tuple[NDArray[np.float32], tuple[Numbers | Category, ...]]:
+        """Return the features of columns, shape (n, d), and what each column becomes."""
         parts: list[NDArray[Any]] = []
+        found: list[Numbers | Category] = []
         for column in columns:
             if column.is_category:
-                parts.append(column.indicators())
+                indicators, values = column.indicators()
+                parts.append(indicators)
+                found.append(Category(column.name, tuple(map(str, values))))
             else:
-                parts.append(self._standardised(column)[0].astype(np.float32))
+                numbers, scale = self._scaled(column)
+                parts.append(numbers.astype(np.float32))
+                found.append(scale)
         if not parts:
             raise SettingsError(f"{self.what}: there is no column but the target and the client")
         if (size := len(self.train) * sum(part.shape[1] for part in parts)) > MAX_NUMBERS:
             raise SettingsError(
                 f"{self.what}: {size:,} numbers, more than {MAX_NUMBERS:,}; leave columns or rows out"
             )
-        return np.hstack(parts, dtype=np.float32)
+        return np.hstack(parts, dtype=np.float32), tuple(found)
 
-    def _standardised(self, column: C) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return numbers with mean 0 and deviation 1 over the training examples, and their deviations before.
-
-        Numbers that are all the same become 0.
-        """
+    def _scaled(self, column: C) -> tuple[NDArray[np.float64], Numbers]:
         numbers = column.numbers()
-        deviation = numbers[self.train].std(0)
-        deviation[deviation == 0] = 1
-        numbers -= numbers[self.train].mean(0)
-        numbers /= deviation
-        return numbers, deviation
+        scale = scale_of(column.name, numbers[self.train]) if self.standardise else Numbers(column.name)
+        return scale.scaled(numbers), scale
+
+
+def prepared(
+    target: Numbers | Category, features: tuple[Numbers | Category, ...], columns: Sequence[str]
+) -> tuple[Preprocessing, int, Criterion]:
+    """Return what was done to a table with these columns, the number of outputs, and the criterion.
+
+    Without features, the inputs are from elsewhere than the table.
+    """
+    used = {target.column, *(feature.column for feature in features)}
+    table = (target, features, tuple(name for name in columns if name not in used)) if features else ()
+    if isinstance(target, Category):
+        return Preprocessing(CLASSIFICATION, 1.0, *table), len(target.values), CROSS_ENTROPY
+    unit = float(target.deviation)  # type: ignore[arg-type] # of one number in a row
+    return Preprocessing(REGRESSION, unit, *table), 1, SquaredError(unit)
 
 
 @dataclass(frozen=True)
@@ -160,31 +189,28 @@ class TextColumn(Column):
 
     def distinct(self) -> tuple[list[str], NDArray[np.intp]]:
         """See `Column.distinct`."""
-        self._require_values()
+        for row, text in enumerate(self.texts):
+            self._read(row, text, require_value)
         return distinct(self.texts)
 
     def numbers(self) -> NDArray[np.float64]:
         """See `Column.numbers`."""
-        self._require_values()
         found = np.empty(len(self.texts))
         for row, text in enumerate(self.texts):
-            try:
-                found[row] = self.number(text)
-            except ValueError as error:
-                raise SettingsError(f"{self._where(row)}: {error}{self.hint}") from None
+            self._read(row, text, require_value)
+            found[row] = self._read(row, text, self.number, self.hint)
         return found[:, None]
 
-    def _require_values(self) -> None:
-        for row, text in enumerate(self.texts):
-            if text.lower() in MISSING:
-                raise SettingsError(f"{self._where(row)}: a value is missing; add it, or remove the row")
+    def _read(self, row: int, text: str, read: Callable[[str], Any], hint: str = "") -> Any:
+        try:
+            return read(text)
+        except ValueError as error:
+            where = f"{self.path}: line {self.lines[row]}, column {self.name!r}"
+            raise SettingsError(f"{where}: {error}{hint}") from None
 
-    def _where(self, row: int) -> str:
-        return f"{self.path}: line {self.lines[row]}, column {self.name!r}"
 
-
-def read_columns(path: Path) -> Table[TextColumn]:
-    """Read a CSV file whose first line names the columns, and which has other rows."""
+def read_columns(path: Path, standardise: bool) -> Table[TextColumn]:
+    """Read a CSV file whose first line names the columns, and which has other rows; see `Table`."""
     lines = array("q")
     try:
         table = read_table(path)
@@ -201,7 +227,7 @@ def read_columns(path: Path) -> Table[TextColumn]:
         name: TextColumn(path, name, texts, lines, table.number)
         for name, texts in zip(table.names, columns, strict=True)
     }
-    return Table(str(path), found, ~test_rows(len(lines)))
+    return Table(str(path), found, ~test_rows(len(lines)), standardise)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -212,7 +238,7 @@ class Tabular(DividedTask, Checked):
     may have decimal commas. A column without a name, such as pandas' index, is left out. All columns but the
     target, the client and those to drop are features: numbers, which are standardised over the training
     examples of all clients, and categories, which become a feature of 0 or 1 for each of their values. A
-    fifth of the rows, always the same, form the test set.
+    fifth of the rows, always the same, form the test set. Boards encode their own CSV files alike.
 
     Attributes
     ----------
@@ -228,6 +254,9 @@ class Tabular(DividedTask, Checked):
         or `regression`: they are numbers, and the mean absolute error is reported in their unit.
     categories, drop
         Columns that are categories, and that are not used, with `+` between them.
+    standardise
+        Whether numbers, a target included, get mean 0 and standard deviation 1; otherwise they enter as they
+        are.
     """
 
     file: str
@@ -236,6 +265,7 @@ class Tabular(DividedTask, Checked):
     kind: Kind = "classification"
     categories: str = ""
     drop: str = ""
+    standardise: bool = True
 
     name = "csv"
 
@@ -251,16 +281,19 @@ class Tabular(DividedTask, Checked):
 
     def dataset(self) -> Dataset:
         """Read the file."""
-        table = read_columns(Path(self.file))
+        table = read_columns(Path(self.file), self.standardise)
+        names = [*table.columns]
         table.take_all("drop", self.drop)
         train, owners = table.train, None
         if self.client:
             what = f"{self.file}: column {self.client!r} names the owners of training examples"
-            names, clients = table.take("client", self.client).distinct()
-            owners = Owners(what, clients[train], len(names), names)
-        y, num_outputs, criterion = table.targets("target", self.target, self.kind)
+            known, clients = table.take("client", self.client).distinct()
+            owners = Owners(what, clients[train], len(known), known)
+        y, target = table.targets("target", self.target, self.kind)
         categories = [replace(c, is_category=True) for c in table.take_all("categories", self.categories)]
         hint = "; if {!r} is a category, name it in categories="
         numbers = [replace(column, hint=hint.format(name)) for name, column in table.columns.items()]
-        x = table.features([*categories, *numbers])
-        return Dataset((x[train], y[train]), (x[~train], y[~train]), num_outputs, criterion, owners=owners)
+        x, features = table.features([*categories, *numbers])
+        preprocessing, num_outputs, criterion = prepared(target, features, names)
+        split = (x[train], y[train]), (x[~train], y[~train])
+        return Dataset(*split, num_outputs, criterion, owners=owners, preprocessing=preprocessing)

@@ -26,6 +26,7 @@ REPLAY = "replay"
 COMPLETION = "completion"
 RUN = "run"
 FROZEN_CHECKSUM = "frozen-checksum"  # of all clients alike
+PREPROCESSING = "preprocessing"
 
 
 class OwnScalars(dict[str, Scalar]):
@@ -78,6 +79,9 @@ class FitConfig:
         of the round.
     run
         Flower's number of the run whose memory the client continues to use, as text; empty: this one.
+    preprocessing
+        What the run's task does to its data, for clients with data of their own: see
+        `fedtide.base.preprocessing`; empty: nothing that they need to know.
     own
         The method's own scalars, such as mu, by their names on the wire.
     """
@@ -97,6 +101,7 @@ class FitConfig:
     replay: bool = False
     completion: float | None = None
     run: str = ""
+    preprocessing: str = ""
     own: Mapping[str, Scalar] = field(default_factory=dict)
 
     def planned_steps(self, num_examples: int) -> int:
@@ -161,6 +166,8 @@ def _check(key: str, value: Any) -> None:
         valid, expected = isinstance(value, str), "a name"
     elif key == RUN:
         valid, expected = isinstance(value, str) and value.isdecimal() and len(value) < 30, "a number as text"
+    elif key == PREPROCESSING:
+        valid, expected = isinstance(value, str), "a text"
     elif key in (FAREWELL, REPLAY):
         valid, expected = is_bool, "true or false"
     elif key == COMPLETION:

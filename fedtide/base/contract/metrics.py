@@ -52,6 +52,9 @@ BOARD = "board-"
 ACCURACY = "accuracy"
 """float: share of correct predictions, in replies to an evaluation; other tasks have other metrics."""
 
+MEAN_ABSOLUTE_ERROR = "mean-absolute-error"
+"""float: of predicted numbers, in their unit, in replies to an evaluation."""
+
 TESTED_EXAMPLES = "tested-examples"
 """int: on how many examples the metric was tested."""
 

@@ -1,0 +1,151 @@
+"""What a task does to the columns of a table, as JSON: other programs can prepare rows for its model alike.
+
+Whoever prepares rows, on the server or on a board, encodes them by these classes, to the same bits.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtide.base.files import parse_json
+from fedtide.base.numbers import Decimals, exact
+
+PREPROCESSING = "preprocessing.json"  # in a run folder
+CLASSIFICATION, REGRESSION = "classification", "regression"
+LARGEST = float(np.finfo(np.float32).max)
+_MISSING = ("", "na", "n/a", "nan", "null", "none", "?")
+
+
+def require_value(text: str) -> None:
+    """Raise ValueError if a value of a table is missing."""
+    if text.lower() in _MISSING:
+        raise ValueError("a value is missing; add it, or remove the row")
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """A column of numbers, from which the mean is subtracted before they are divided by the deviation.
+
+    Both are lists where each row has several numbers.
+    """
+
+    column: str
+    mean: float | list[float] = 0.0
+    deviation: float | list[float] = 1.0
+
+    def scaled(self, numbers: Any) -> Any:
+        """Return a float, or an array of float64, scaled."""
+        scaled = numbers - self.mean
+        scaled /= self.deviation
+        return scaled
+
+    def target(self, text: str, number: Decimals) -> float:
+        """Return the number that a text is, scaled; ValueError: it is none, or too large."""
+        require_value(text)
+        if isinstance(self.mean, list):
+            raise ValueError(f"the run's table has {len(self.mean)} numbers in a row of this column")
+        scaled: float = self.scaled(number(text))
+        if abs(scaled) > LARGEST:
+            raise ValueError("the number is too large")
+        return scaled
+
+    def features(self, text: str, number: Decimals) -> list[float]:
+        """Return the same as the only feature."""
+        return [self.target(text, number)]
+
+
+@dataclass(frozen=True)
+class Category:
+    """A column of texts: a feature of 0 or 1 for each of these values, or a class for each of them.
+
+    Values that are all numbers are compared as numbers: 1, 1.0 and 01 are the same.
+    """
+
+    column: str
+    values: tuple[str, ...]
+
+    def target(self, text: str, number: Decimals) -> int:
+        """Return which of the values a text is; ValueError: it is none of them."""
+        require_value(text)
+        keys: Sequence[Any] = (exact([text]) if self._of_numbers else None) or [text]
+        if (position := self._positions.get(keys[0])) is None:
+            raise ValueError(f"{text[:40]!r} is not one of {'+'.join(self.values)[:200]}")
+        return position
+
+    def features(self, text: str, number: Decimals) -> list[float]:
+        """Return 1 for the value that a text is, and 0 for the others; ValueError: it is none of them."""
+        features = [0.0] * len(self.values)
+        features[self.target(text, number)] = 1.0
+        return features
+
+    @cached_property
+    def _positions(self) -> dict[Any, int]:
+        keys: Sequence[Any] = exact(self.values) or self.values
+        return {key: position for position, key in enumerate(keys)}
+
+    @cached_property
+    def _of_numbers(self) -> bool:
+        return exact(self.values) is not None
+
+
+@dataclass(frozen=True)
+class Preprocessing:
+    """What a task does to its data.
+
+    Attributes
+    ----------
+    kind
+        `classification`, `regression`, or the name of another criterion.
+    unit
+        What one unit of the targets is in the unit of the metric (regression).
+    target
+        The column to predict; None: the data are not a table.
+    features
+        The columns that become inputs, in their order.
+    unused
+        Further columns that the table may have.
+    """
+
+    kind: str = CLASSIFICATION
+    unit: float = 1.0
+    target: Numbers | Category | None = None
+    features: tuple[Numbers | Category, ...] = ()
+    unused: tuple[str, ...] = ()
+
+    def to_json(self) -> str:
+        """Return it as one line of JSON; nothing if there is nothing to say."""
+        return "" if self == Preprocessing() else json.dumps(asdict(self), ensure_ascii=False)
+
+    @classmethod
+    def from_json(cls, text: str) -> Preprocessing:
+        """Read what `to_json` returned; ValueError: it is something else."""
+        if not text:
+            return cls()
+        try:
+            given = parse_json(text)
+            target, features = given.pop("target"), tuple(map(_column, given.pop("features")))
+            unused = tuple(given.pop("unused"))
+            return cls(**given, target=target and _column(target), features=features, unused=unused)
+        except (AttributeError, KeyError, TypeError, ValueError):
+            raise ValueError("preprocessing: another version has written it") from None
+
+
+def _column(given: dict[str, Any]) -> Numbers | Category:
+    if "values" in given:
+        return Category(given["column"], tuple(given["values"]))
+    return Numbers(**given)
+
+
+def scale_of(column: str, numbers: NDArray[np.float64]) -> Numbers:
+    """Return what gives these numbers, shape (n, d), mean 0 and deviation 1; those all alike become 0."""
+    deviation = numbers.std(0)
+    deviation[deviation == 0] = 1
+    mean, deviation = numbers.mean(0).tolist(), deviation.tolist()
+    return Numbers(column, *(each[0] if len(mean) == 1 else each for each in (mean, deviation)))
