@@ -163,7 +163,7 @@ def board(node: dict[str, Any], run: dict[str, Any]) -> ClientApp:
 
 @pytest.mark.parametrize("kind", OPTIONS)
 def test_boards_train_as_clients_of_the_same_run_inline(
-    federation: Nodes, tmp_path: Path, kind: str
+    federation: Nodes, tmp_path: Path, kind: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """With PyTorch and without, each on its own file; a third has none and its part of the run's table."""
     settings: dict[str, Any] = {"task": task(tmp_path, OPTIONS[kind]), "model": "mlp:hidden=5"}
@@ -191,6 +191,9 @@ def test_boards_train_as_clients_of_the_same_run_inline(
     assert [record.get("failed", {}) for record in records] == [{}] * 4
     for mine, theirs in zip(boards.weights, inline.weights, strict=True):
         np.testing.assert_allclose(mine, theirs, rtol=1e-4, atol=1e-6)
+    line = "no data of their own (--data), but parts of the run's: client 2"
+    assert [record.get("notes", []) for record in boards.with_records().records] == [[], [line], [], []]
+    assert f"round 1: {line}" in capsys.readouterr().out
     (known, also) = ((path / "preprocessing.json").read_text() for path in (folder, inline.path))
     assert known == also
     assert json.loads(known)["kind"] == kind

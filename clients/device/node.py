@@ -43,6 +43,7 @@ class Node:
     stop_file: str = ""
     departing_file: str = ""
     report: bool = False
+    task_data: bool = False  # whether it is a device that trains on a part of the run's data set
 
     def stopping(self) -> bool:
         """Whether the client has to end its work and reply."""
@@ -81,6 +82,8 @@ class Node:
         if self._is_leaving():
             reported[metrics.DEPARTING] = True
             self._expect_farewell(config)
+        if self.task_data:
+            reported[metrics.TASK_DATA] = True
         if config.deadline_seconds is not None:
             reported[metrics.SECONDS] = time.monotonic() - start
         return reported | (health(self.state_dir or "/") if self.report else {})
@@ -135,4 +138,5 @@ def make_node(context: Context, num_clients: int | None = None) -> Node:
         str(config.get("stop-file", "")),
         str(config.get("departing-file", "")),
         bool(config.get("report", False)),
+        not data and "client-id" in config,
     )

@@ -96,7 +96,7 @@ class EventGrid(GridTransport):
                 why[e.client] = (
                     e.outcome if e.round == server_round else f"task of round {e.round}: {e.outcome}"
                 )
-        self._note_leaving(results)
+        self._note(results)
         tasks = [(e, (e.client, e.round, e.moment)) for e in ended if e.client not in farewells]
         self._record = {
             "begin": begin,

@@ -40,6 +40,7 @@ from strategies.core.round import ClientFailure
 
 POLL_SECONDS = 0.1
 LOOK_SECONDS = 2.0  # between two looks at the nodes, within a round
+MOST_NAMED = 20  # of the boards in a line
 LEAST_TTL = 43200.0  # of a task: longer than any round, as Flower refuses replies that come after it
 
 Result = TypeVar("Result", FitRes, EvaluateRes)
@@ -81,6 +82,7 @@ class GridTransport(Transport):
         self._deadline: float | None = None
         self._names: dict[str, str] = {}  # of the boards, by client, as recorded last
         self._boards: dict[str, dict[str, Scalar]] = {}  # what boards have said of themselves in this round
+        self._without_data: set[int] = set()  # the clients of boards that have said so
 
     def connect(self, members: NDArray[np.intp], timeout: float, least: int) -> NDArray[np.intp]:
         """Wait until `least` of these clients are connected; return those that are.
@@ -130,7 +132,7 @@ class GridTransport(Transport):
                 results.append((self.proxy(sent.client), late))
             else:
                 failures.append(ClientFailure(str(sent.client), f"task of round {sent.round}: {late}"))
-        self._note_leaving(results)
+        self._note(results)
         return ReplyTable.of(results), failures
 
     def evaluate(
@@ -208,11 +210,19 @@ class GridTransport(Transport):
         gone = {*self.messages.send(tasks, kind, server_round, max(LEAST_TTL, 2 * (limit or 0.0)))}
         return asked - gone, why | dict.fromkeys(gone, "its node has gone"), limit
 
-    def _note_leaving(self, results: Sequence[FitResult]) -> None:
-        """Note who says in its reply that it leaves."""
-        for proxy, result in results:
-            if result.metrics.get(metrics.DEPARTING) is True:
-                self.nodes.leave(int(proxy.cid))
+    def _note(self, results: Sequence[FitResult]) -> None:
+        """Note who says in its reply that it leaves, or for the first time that it has no data of its own."""
+        said = {
+            key: {int(proxy.cid) for proxy, result in results if result.metrics.get(key) is True}
+            for key in (metrics.DEPARTING, metrics.TASK_DATA)
+        }
+        for client in said[metrics.DEPARTING]:
+            self.nodes.leave(client)
+        new, names = sorted(said[metrics.TASK_DATA] - self._without_data), self.nodes.names()
+        self._without_data.update(new)
+        who = ", ".join(names.get(str(client), f"client {client}") for client in new[:MOST_NAMED])
+        more = ", ..." if len(new) > MOST_NAMED else ""
+        self.notes = [f"no data of their own (--data), but parts of the run's: {who}{more}"] if new else []
 
     def _scalars(self, client: int, kind: str, deadline: float | None) -> dict[str, Scalar]:
         """Return the scalars added to the instruction of a client."""

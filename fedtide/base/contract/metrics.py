@@ -46,6 +46,9 @@ DEPARTING = "departing"
 RESYNC = "resync"
 """bool: the client did not have the state that the server assumed, and started without one."""
 
+TASK_DATA = "task-data"
+"""bool: the client is a device without data of its own, and trains on its part of the run's data set."""
+
 BOARD = "board-"
 """Before the name of something that a board reports of itself, such as its temperature: see `--report`."""
 
