@@ -38,6 +38,7 @@ hypothesis.settings.register_profile("ci", hypothesis.settings.get_profile("expl
 hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "explore")
 
 TESTS = Path(__file__).parent
+LONGEST = ["flower", "test_deploy", "ray_cluster", "test_wheel", "shared_flower", "test_readme"]  # groups
 
 # Settings of a run that takes a fraction of a second.
 SMALL: dict[str, Any] = {
@@ -57,19 +58,26 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let tests of Flower's processes, and those of Ray, run one after the other, and slow ones first.
+    """Keep tests together that share what takes long to make, and begin with the longest.
 
-    Tests of a file with a fixture of the whole file stay together, so that it is made once. `--dist
-    loadgroup` begins with the largest groups.
+    Tests that begin processes of Flower run one after the other.
     """
     for item in items:
         used = getattr(item, "_fixtureinfo").name2fixturedefs  # noqa: B009
-        if groups := {"flower", "shared_flower", "ray_cluster"} & used.keys():
-            item.add_marker(pytest.mark.xdist_group(min(groups)))
+        if shared := {"shared_flower", "ray_cluster"} & used.keys():
+            item.add_marker(pytest.mark.xdist_group(min(shared)))
         elif any(made.scope == "module" for several in used.values() for made in several):
             item.add_marker(pytest.mark.xdist_group(item.path.stem))
+        elif "flower" in used:
+            item.add_marker(pytest.mark.xdist_group("flower"))
+
+    def begins(item: pytest.Item) -> tuple[int, bool]:
+        groups = [mark.args[0] for mark in item.iter_markers("xdist_group")]
+        longest = min((LONGEST.index(group) for group in groups if group in LONGEST), default=len(LONGEST))
+        return longest, item.get_closest_marker("slow") is None
+
     if "PYTEST_XDIST_WORKER" in os.environ:
-        items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+        items.sort(key=begins)
 
 
 def pytest_collection_finish() -> None:

@@ -12,7 +12,7 @@ from flower import ROOT, copy_app
 from packaging.requirements import Requirement
 from test_docs import SHOWN, blocks
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("flower")]
+pytestmark = pytest.mark.slow
 INSTALL = "python3 -m venv .venv && .venv/bin/pip install -r requirements.txt && "
 # Where a command would take minutes: fewer rounds, and no Ray where it is not needed.
 SHORTER = {

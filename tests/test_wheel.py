@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from flower import ROOT, flwr_runs
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("flower")]
+pytestmark = pytest.mark.slow
 
 PACKAGES = {"clients", "fedtide", "strategies", "traces"}
 DATA = {
