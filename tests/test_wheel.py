@@ -95,10 +95,9 @@ def test_an_installation_has_the_commands_and_the_python_interface(environment: 
 
 @pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="finds processes in /proc")
 def test_the_examples_train_with_an_installation(site: Path, flower: dict[str, str], tmp_path: Path) -> None:
-    """Copied elsewhere, under `flwr run`: all of them, and PyTorch's also with a rule at its clients."""
+    """Copied elsewhere, under `flwr run`: all of them, PyTorch's with a rule at its clients."""
     shutil.copytree(ROOT / "examples", tmp_path / "apps", ignore=shutil.ignore_patterns("__pycache__"))
     runs: list[dict[str, Any]] = [
-        {"app": "pytorch-app", "strategy": "mimic", "num-rounds": 8},
         {"app": "pytorch-app", "strategy": "scaffold", "num-rounds": 8},
         {"app": "numpy-app", "strategy": "mifa", "num-rounds": 20},
         {"app": "classic-app", "strategy": "mimic", "num-rounds": 20},
