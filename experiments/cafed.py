@@ -91,7 +91,7 @@ class Correlated(SeededTrace):
 def main() -> None:
     """Print each method's highest accuracy, mean over all rounds, and deviation in the second half."""
     from benchmarks.measure import table  # not where the task and the trace are used
-    from fedtide.engine.read_run import records_in
+    from fedtide.engine.run_files import records_in
 
     (folder,) = map(Path, sys.argv[1:])
     runs: dict[str, list[list[float]]] = {}

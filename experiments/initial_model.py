@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.measure import table
 from experiments.swing import curve, runs_of
-from fedtide.engine.read_run import records_in
+from fedtide.engine.run_files import records_in
 from traces import RoundAvailability, Trace
 
 FIRST, ALL = 5, sys.maxsize  # rounds after a change

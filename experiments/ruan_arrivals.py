@@ -24,8 +24,8 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from fedtide.config import Settings
-from fedtide.engine.read_run import records_in
 from fedtide.engine.run import simulate
+from fedtide.engine.run_files import records_in
 from fedtide.plan import Plan
 
 LAST = 100  # rounds observed after the arrival

@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.measure import table
 from experiments.swing import runs_of
-from fedtide.engine.read_run import records_in
+from fedtide.engine.run_files import records_in
 
 GAINS = np.geomspace(0.01, 10, 301)
 

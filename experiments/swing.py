@@ -19,7 +19,7 @@ from statistics import fmean
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.measure import table
-from fedtide.engine.read_run import read_config, records_in
+from fedtide.engine.run_files import read_config, records_in
 
 Runs = dict[tuple[str, ...], dict[str, list[Path]]]
 """Folders of runs that differ in their seeds, by row and column."""

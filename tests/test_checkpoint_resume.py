@@ -10,8 +10,8 @@ import pytest
 from killed import kill_when, records, saved_rounds, start, train, writes_checkpoint
 
 from fedtide.config import Settings
-from fedtide.engine.read_run import records_in
 from fedtide.engine.run import simulate
+from fedtide.engine.run_files import records_in
 from fedtide.plan import Plan
 
 ROUNDS = 30

@@ -16,8 +16,8 @@ from rich.console import Console
 
 import sim
 from fedtide.config import Settings
-from fedtide.engine.read_run import records_in
 from fedtide.engine.run import simulate
+from fedtide.engine.run_files import records_in
 from fedtide.loggers.base import Logger, finals, scalars
 from fedtide.loggers.registry import LOGGERS, loggers_of
 from fedtide.plan import Plan

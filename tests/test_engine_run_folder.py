@@ -9,7 +9,7 @@ import pytest
 
 from fedtide.base.errors import SettingsError
 from fedtide.config import Settings
-from fedtide.engine.read_run import records_in
+from fedtide.engine.run_files import records_in
 from fedtide.engine.run_folder import RunFolder
 from fedtide.plan import Plan
 

@@ -8,7 +8,8 @@ import pytest
 
 import sim
 from fedtide.config import Settings
-from fedtide.engine.read_run import read_run, records_in
+from fedtide.engine.read_run import read_run
+from fedtide.engine.run_files import records_in
 from fedtide.engine.stopping import StoppingRule
 from fedtide.runs import outcome
 from fedtide.tasks import Metric

@@ -11,7 +11,7 @@ from sklearn.datasets import load_diabetes, make_multilabel_classification
 from torch import Tensor, nn
 
 import sim
-from fedtide.engine.read_run import records_in
+from fedtide.engine.run_files import records_in
 from fedtide.tasks import MODELS, TASKS, BinaryCrossEntropy, Dataset, DatasetTask
 
 TEXT = "the quick brown fox jumps over the lazy dog. " * 60

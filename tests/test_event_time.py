@@ -18,8 +18,8 @@ from fedtide.config import Settings
 from fedtide.engine.evaluation import GlobalEvaluator
 from fedtide.engine.event_clock import EventClock
 from fedtide.engine.experiment import prepare
-from fedtide.engine.read_run import records_in
 from fedtide.engine.run import simulate as run
+from fedtide.engine.run_files import records_in
 from fedtide.federation import Federation
 from fedtide.plan import Plan
 

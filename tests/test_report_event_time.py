@@ -9,8 +9,8 @@ import pytest
 
 import sim
 from fedtide.config import Settings
-from fedtide.engine.read_run import records_in
 from fedtide.engine.run import simulate
+from fedtide.engine.run_files import records_in
 from fedtide.federation import Federation
 from fedtide.plan import Plan
 from fedtide.report.event_time import Outcome, TimedRun, play, tasks_of

@@ -20,8 +20,8 @@ import clients.simulated.virtual
 import sim
 from clients.simulated.cohort import train
 from fedtide.config import Settings
-from fedtide.engine.read_run import records_in
 from fedtide.engine.run import simulate
+from fedtide.engine.run_files import records_in
 from fedtide.engine.run_folder import RunFolder
 from fedtide.plan import Plan
 

@@ -20,9 +20,10 @@ from hypothesis import strategies as st
 import fedtide.runs
 import sim
 from fedtide.base.files import read_arrays
-from fedtide.engine import read_run as reader
+from fedtide.engine import run_files as reader
 from fedtide.engine.history import History
-from fedtide.engine.read_run import find_runs, read_run, records_in
+from fedtide.engine.read_run import find_runs, read_run
+from fedtide.engine.run_files import records_in
 from fedtide.engine.run_folder import lock
 from fedtide.report.__main__ import main as report
 from fedtide.report.subject import read_subject

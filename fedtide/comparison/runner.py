@@ -21,7 +21,8 @@ from fedtide.comparison.search import PRUNED, Judge, Pruning
 from fedtide.comparison.store import Place
 from fedtide.config import Settings
 from fedtide.engine.interrupts import whole
-from fedtide.engine.read_run import read_run, records_in
+from fedtide.engine.read_run import read_run
+from fedtide.engine.run_files import records_in
 from fedtide.engine.server import RoundServer
 from fedtide.engine.transports.ray import require_ray
 from fedtide.engine.transports.ray.leftovers import CELL, locked_folder

@@ -16,7 +16,8 @@ from typing import Any, NamedTuple
 from fedtide.base.errors import SettingsError
 from fedtide.config import Settings
 from fedtide.config.settings import EXECUTION_ONLY
-from fedtide.engine.read_run import Run, read_config, read_run, records_in
+from fedtide.engine.read_run import Run, read_run
+from fedtide.engine.run_files import read_config, records_in
 from fedtide.engine.run_folder import lock, program_version, slug
 from fedtide.plan import Plan
 

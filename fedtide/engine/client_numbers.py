@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from fedtide.base.files import parse_json, read_text, replacing
-from fedtide.engine.read_run import MAX_LINE
+from fedtide.engine.run_files import MAX_LINE
 
 FILE = "clients.json"
 FORMAT = 2

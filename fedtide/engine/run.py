@@ -28,7 +28,7 @@ from fedtide.engine.checkpoints.store import num_bytes
 from fedtide.engine.experiment import Experiment, prepare
 from fedtide.engine.interrupts import Stopped, deferring, stopping_on_interrupt
 from fedtide.engine.observers import LoggedRun, Observer, observing
-from fedtide.engine.read_run import records_in
+from fedtide.engine.run_files import records_in
 from fedtide.engine.run_folder import FolderLost, KeptWeights, RunFolder, finite, weights_sha256
 from fedtide.engine.server import RoundServer
 from fedtide.engine.stopping import StoppingRule

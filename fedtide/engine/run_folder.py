@@ -34,7 +34,7 @@ from fedtide.base.preprocessing import PREPROCESSING, Preprocessing
 from fedtide.base.tables import csv_text
 from fedtide.config import Settings
 from fedtide.engine.observers import Observer, Record
-from fedtide.engine.read_run import NAMES, read_config, weights_file
+from fedtide.engine.run_files import NAMES, read_config, weights_file
 from fedtide.plan import Plan
 
 log = logging.getLogger(__name__)

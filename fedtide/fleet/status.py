@@ -16,8 +16,8 @@ from rich.table import Table
 from fedtide.base.errors import SettingsError
 from fedtide.base.wording import duration, plain
 from fedtide.engine.observers import Record
-from fedtide.engine.read_run import records_in
 from fedtide.engine.records import is_number
+from fedtide.engine.run_files import records_in
 from fedtide.fleet.boards import Board
 from fedtide.fleet.superlink import GONE, Node
 

@@ -16,8 +16,9 @@ from fedtide.comparison.results import CellRun, label_of, parse_targets
 from fedtide.config.grid import Cell
 from fedtide.config.settings import EXECUTION_ONLY, shown
 from fedtide.config.target import Target
-from fedtide.engine.read_run import Run, command_of, read_json, read_run
+from fedtide.engine.read_run import Run, read_run
 from fedtide.engine.records import is_number
+from fedtide.engine.run_files import command_of, read_json
 from fedtide.tasks import Metric
 
 UNIMPORTANT = EXECUTION_ONLY | {"cohort"}  # settings that do not make two runs different

@@ -13,8 +13,8 @@ from typing import Any
 from fedtide.base.wording import count
 from fedtide.comparison.results import label_of
 from fedtide.comparison.tuning import FILE
-from fedtide.engine.read_run import read_json
 from fedtide.engine.records import is_number
+from fedtide.engine.run_files import read_json
 from fedtide.report import plots
 from fedtide.report.plots import Figure, Plot, Toggle
 from fedtide.tasks import Metric

@@ -12,7 +12,7 @@ from fedtide.base.errors import SettingsError
 from fedtide.base.wording import plain
 from fedtide.config import Settings
 from fedtide.config.settings import EXECUTION_ONLY, read_toml
-from fedtide.engine.read_run import read_config
+from fedtide.engine.run_files import read_config
 from fedtide.engine.run_folder import versions
 
 # Settings that only say when a run ends; `num-rounds` can only be raised, as schedules may depend on it.
