@@ -127,14 +127,15 @@ def an_update(lab: Lab, install: str) -> None:
 def a_run(lab: Lab) -> None:
     """Section 3, then what section 4 says of the boards."""
     run, service = commands("3. A run")
-    start, ls, stop = run.splitlines()
+    start, ls, log, stop = (line.partition("    #")[0] for line in run.splitlines())
     told = lab.server.script(start, "~/fedtide")
     assert "round 3/3" in told, told
     assert "finished" in lab.server.script(ls, "~/fedtide")
     number = re.search(r"started run (\d+)", told)
     assert number
-    stopped = stop.replace("RUN-ID", number[1]).partition("#")[0]
-    assert "already" in lab.server.script(f"{stopped} 2>&1 || true", "~/fedtide").lower()
+    log, stop = (command.replace("RUN-ID", number[1]) for command in (log, stop))
+    assert "round 3/3" in lab.server.script(log, "~/fedtide")
+    assert "already" in lab.server.script(f"{stop} 2>&1 || true", "~/fedtide").lower()
     of_board = fleet(lab)
     assert [of_board[name]["round"] for name in ("pi-0", "pi-1")] == [3, 3]
     assert of_board["pi-0"]["client"] == 0
@@ -189,9 +190,9 @@ def keys(lab: Lab) -> None:
 
 
 def afterwards(lab: Lab) -> None:
-    """Section 5: logs, a rehearsal, a replay with the weights of the run, and a board that leaves."""
+    """Section 5: logs, a rehearsal, a replay with the weights of the run, a board that leaves, a backup."""
     server = lab.server
-    (block,) = commands("5. Afterwards")
+    block, backup = commands("5. Afterwards")
     folder = server.script("ls /var/lib/fedtide/runs | grep seed").strip()  # of the first run
     told = server.script(block.replace("FOLDER", folder), "~/fedtide")
     assert "which method for these boards" not in told
@@ -201,6 +202,10 @@ def afterwards(lab: Lab) -> None:
     )
     assert again == pytest.approx(of_run, rel=1e-6)
     assert lab.boards[1].root("ls /var/lib/fedtide/state").split() == ["leave"]
+    assert "nothing to delete in /var/lib/fedtide/runs" in server.script(backup, "~/fedtide")
+    kept = server.script("tar -tzf fedtide.tar.gz", "~/fedtide").splitlines()
+    files = ("etc/fedtide/certificates/ca.crt", "var/lib/fedtide/superlink.db", "home/op/.flwr/fleet.toml")
+    assert {*files} <= {*kept}
 
 
 @pytest.mark.slow
