@@ -60,6 +60,14 @@ def test_no_request_brings_more(address: str) -> None:
         assert status(address, BOARD, FLEET, body) not in (0, 413)
 
 
+def test_flower_has_no_login_of_users(tmp_path: Path) -> None:
+    """Otherwise docs/deploy.md has to say how it is used."""
+    env = {**os.environ, "FLWR_OIDC_ENABLED": "1"}
+    done = subprocess.run(PROGRAM, env=env, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "OIDC account authentication is unavailable in this Flower distribution" in done.stderr
+
+
 @pytest.mark.parametrize("limits", [{"ADMINS": "the-office"}, {"MOST_MB": "many"}])
 def test_limits_that_cannot_be_read(limits: dict[str, str], tmp_path: Path) -> None:
     env = {**os.environ, **limits}
