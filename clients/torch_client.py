@@ -33,10 +33,10 @@ Shapes = tuple[tuple[int, ...], ...]
 
 
 @lru_cache(maxsize=1)
-def environment(settings: Settings) -> tuple[VirtualClients, Trace]:
+def environment(settings: Settings, device: str) -> tuple[VirtualClients, Trace]:
     """Load the clients' data, model and trace, once per process."""
     federation = Federation.of(settings)
-    made = (federation.data, federation.model_builder(), settings.seed)
+    made = (federation.data, federation.model_builder(), settings.seed, device)
     return VirtualClients(ClientEnvironment(*made, cohort=settings.cohort)), federation.trace
 
 
@@ -49,7 +49,7 @@ class TorchClient(FlexibleClient):
     def __init__(self, settings: Settings, node: Node) -> None:
         super().__init__(node)
         self.settings = settings.for_clients()
-        self.trace = None if node.data else environment(self.settings)[1]
+        self.trace = None if node.data else environment(self.settings, node.device)[1]
 
     def train(self, asked: Asked) -> Trained | str:
         config, client = asked.config, self.node.client
@@ -87,10 +87,10 @@ class TorchClient(FlexibleClient):
 
     def _clients(self, asked: Asked) -> VirtualClients:
         if self.node.data is None:
-            return environment(self.settings)[0]
+            return environment(self.settings, self.node.device)[0]
         shapes = tuple(array.shape for array in asked.weights)
-        done = asked.config.preprocessing
-        return local_clients(self.settings, self.node.data, self.node.client, shapes, done)
+        node, done = self.node, asked.config.preprocessing
+        return local_clients(self.settings, node.data, node.client, node.device, shapes, done)
 
     def _job(self, clients: VirtualClients, asked: Asked, completion: float) -> tuple[Broadcast, list[Job]]:
         config, size = asked.config, clients.model.num_trainable
@@ -101,7 +101,7 @@ class TorchClient(FlexibleClient):
 
 @lru_cache(maxsize=1)
 def local_clients(
-    settings: Settings, spec: DataSpec, client: int, shapes: Shapes, preprocessing: str
+    settings: Settings, spec: DataSpec, client: int, device: str, shapes: Shapes, preprocessing: str
 ) -> VirtualClients:
     """Make a trainer of the run's model on a device's own examples.
 
@@ -113,7 +113,7 @@ def local_clients(
     num_outputs, build = _matching(Federation.of(settings), data, shapes)
     data.check(int(np.prod(data.x.shape[1:])), num_outputs)
     divided = _of_one(settings, data, client, num_outputs)
-    return VirtualClients(ClientEnvironment(divided, build, settings.seed, cohort=settings.cohort))
+    return VirtualClients(ClientEnvironment(divided, build, settings.seed, device, settings.cohort))
 
 
 def _of_one(settings: Settings, data: LocalData, client: int, num_outputs: int) -> PartitionedData:

@@ -180,7 +180,7 @@ def test_a_client_with_test_examples_alone_is_one(write: Write) -> None:
 
 def test_clients_on_nodes_of_flower_go_by_the_same_names(write: Write) -> None:
     settings = of(write, ["a", "b", "c"], "recorded", sessions({"c": 1, "a": 2, "b": 3}))
-    _, trace = environment(settings.for_clients())
+    _, trace = environment(settings.for_clients(), "cpu")
     assert [trace.round(t).online.tolist() for t in (1, 2, 3)] == [
         Federation.of(settings).trace.round(t).online.tolist() for t in (1, 2, 3)
     ]

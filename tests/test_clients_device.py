@@ -12,6 +12,7 @@ from typing import Any
 import certifi
 import numpy as np
 import pytest
+import torch
 from flower import BIN, ROOT, flwr_run, free_ports, processes_of, wait_for_port
 from flwr.app import Context, RecordDict
 from flwr.common import Code, FitIns, GetPropertiesIns, ndarrays_to_parameters, parameters_to_ndarrays
@@ -50,6 +51,8 @@ def test_bad_values_get_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[s
     both = ["--root-certificates", certifi.where(), "--key", str(tmp_path / "file")]
     assert "Flower cannot use it; make one with ssh-keygen -t ecdsa -b 384" in refused(*both)
     assert "give it, too" in refused("--classes", "cat+dog")
+    assert "--device cuda: NumPy trains on the CPU" in refused("--device", "cuda", "--numpy")
+    assert refused("--device", "meta").startswith("--device meta: PyTorch cannot use it: ")
     assert main([*GOOD, "--client-id", "-1"]) == 2
     assert capsys.readouterr().err == (
         "fedtide-device: error: --client-id is -1; give a whole number, 0 or more\n"
@@ -84,8 +87,8 @@ def test_data_are_read_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
 NEVER = "bernoulli:p=0.001+lost:p=1"
 
 
-def app_client(folder: Path, run: int = 1, trace: str = NEVER) -> Any:
-    node = {"client-id": 1, "state-dir": str(folder)}
+def app_client(folder: Path, run: int = 1, trace: str = NEVER, device: str = "cpu") -> Any:
+    node = {"client-id": 1, "state-dir": str(folder), "device": device}
     seen = {"num-clients": 3, "model": "logistic", "trace": trace}
     return client_fn(Context(run, 0, node, RecordDict(), seen))
 
@@ -122,6 +125,14 @@ def test_our_client_does_all_that_it_has_time_for_unless_it_replays_a_trace(tmp_
         client.fit(app_task(**kept, **more))
         states.append(client.node.store.load().pending["update"])
     np.testing.assert_allclose(states[0], states[1], rtol=1e-5, atol=1e-7)
+
+
+def test_pytorch_trains_where_the_node_says(tmp_path: Path) -> None:
+    if torch.cuda.is_available():
+        assert app_client(tmp_path, device="cuda").fit(app_task()).metrics["steps"] == 6
+    else:
+        with pytest.raises((AssertionError, RuntimeError), match=r"NVIDIA|CUDA"):
+            app_client(tmp_path, device="cuda").fit(app_task())
 
 
 def test_a_device_leaves_when_it_is_told_to(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -166,7 +177,8 @@ def test_devices_train_on_their_own_data_until_they_are_ended(flower: dict[str, 
     subprocess.Popen([BIN / "flower-superlink", *link], cwd=tmp_path, env=flower, stdout=log, stderr=log)
     wait_for_port(port)
     devices, marks = [], []
-    for k, kind in enumerate((["--resident"], ["--numpy", "--resident", "--grace", "300"], ["--numpy"])):
+    kinds = (["--resident", "--device", "cpu"], ["--numpy", "--resident", "--grace", "300"], ["--numpy"])
+    for k, kind in enumerate(kinds):
         state = tmp_path / f"state-{k}"
         table.iloc[k::3, ::-1].to_csv(tmp_path / f"{k}.csv", sep=",;\t"[k], index=False)
         options = ["--client-id", str(k), "--state-dir", str(state), "--data", str(tmp_path / f"{k}.csv")]

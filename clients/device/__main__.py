@@ -13,6 +13,7 @@ import json
 import signal
 import socket
 import ssl
+import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
@@ -23,6 +24,7 @@ from types import FrameType
 
 from clients.device.flower_internals import FlowerChangedError
 from clients.device.supervisor import DEPARTING, STOP, Launch, supervise
+from fedtide.base.wording import plain
 
 PROG = "python -m clients.device" if __name__ == "__main__" else "fedtide-device"
 
@@ -47,6 +49,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     text = "log, or folder of logs, of when the device is online and how fast it works"
     add("--record-trace", metavar="FILE|DIR", help=text)
     add("--port", type=int, default=0, help="local port for Flower (a free one)")
+    add("--device", metavar="NAME", help="where PyTorch trains: cpu, cuda or cuda:1 (cpu)")
     add("--numpy", action="store_true", help="train without PyTorch, even if it is installed")
     text = "say with each reply how the board is: temperature, free disk and memory, load, battery, energy"
     add("--report", action="store_true", help=text)
@@ -77,6 +80,8 @@ def check(options: argparse.Namespace) -> None:
     for name in ("poll", "grace"):
         if not 0.05 <= getattr(options, name) <= 3600:
             raise ValueError(f"--{name} is {getattr(options, name):g}; give 0.05 to 3600 seconds")
+    if options.device not in ("", "cpu"):
+        _check_device(options.device, options.numpy)
     if options.key and not options.root_certificates:
         raise ValueError("--key needs --root-certificates: Flower takes keys over encrypted connections only")
     checks: dict[str, Callable[[str], None]] = {
@@ -94,6 +99,17 @@ def check(options: argparse.Namespace) -> None:
             raise ValueError(f"--{name.replace('_', '-')} {path}: {reason}") from None
     if not options.data and (options.target or options.classes):
         raise ValueError("--target and --classes describe the examples that --data names; give it, too")
+
+
+def _check_device(name: str, numpy: bool) -> None:
+    """Raise ValueError unless PyTorch computes there; this process does without its 200 MB."""
+    if numpy or find_spec("torch") is None:
+        raise ValueError(f"--device {name}: NumPy trains on the CPU; it needs PyTorch, without --numpy")
+    program = "import sys, torch; torch.ones(1, device=sys.argv[1]).add(1).item()"
+    done = subprocess.run([sys.executable, "-c", program, name], capture_output=True, text=True, check=False)
+    if done.returncode:
+        why = next(iter(done.stderr.strip().splitlines()[-1:]), f"exit code {done.returncode}")
+        raise ValueError(f"--device {name}: PyTorch cannot use it: {plain(why)}")
 
 
 def _check_certificates(path: str) -> None:
@@ -159,6 +175,8 @@ def launch_of(options: argparse.Namespace, folder: Path, numpy: bool) -> Launch:
     for name in ("state_dir", "record_trace"):
         if path := getattr(options, name):
             config[name.replace("_", "-")] = str(Path(path).absolute())
+    if options.device:
+        config["device"] = options.device
     config |= {name: True for name, wanted in (("numpy", numpy), ("report", options.report)) if wanted}
     config |= {"stop-file": str(folder / STOP), "departing-file": str(folder / DEPARTING)}
     if bad := next((v for v in config.values() if isinstance(v, str) and set(v) & set("\"'\\\n")), None):

@@ -6,7 +6,7 @@ of logs, in which it records how fast it trains (see `traces.record`). `data`, w
 `fast-copy`, is where its own examples are (see `clients.device.local_data`). `stop-file` is a file that is
 there once the client has to end its work and reply (see `clients.device`); with `departing-file` that counts
 as leaving for good, and the client writes into it whether the server will ask for its state. With `report`
-each reply says how the board is (see `clients.device.health`).
+each reply says how the board is (see `clients.device.health`). `device` is where PyTorch trains.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ class Node:
     stop_file: str = ""
     departing_file: str = ""
     report: bool = False
+    device: str = "cpu"
     task_data: bool = False  # whether it is a device that trains on a part of the run's data set
 
     def stopping(self) -> bool:
@@ -138,5 +139,6 @@ def make_node(context: Context, num_clients: int | None = None) -> Node:
         str(config.get("stop-file", "")),
         str(config.get("departing-file", "")),
         bool(config.get("report", False)),
+        str(config.get("device", "cpu")),
         not data and "client-id" in config,
     )
