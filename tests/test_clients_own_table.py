@@ -191,7 +191,7 @@ def test_boards_train_as_clients_of_the_same_run_inline(
     assert [record.get("failed", {}) for record in records] == [{}] * 4
     for mine, theirs in zip(boards.weights, inline.weights, strict=True):
         np.testing.assert_allclose(mine, theirs, rtol=1e-4, atol=1e-6)
-    line = "no data of their own (--data), but parts of the run's: client 2"
+    line = "trained on the run's data set, not on data of their own (--data): client 2"
     assert [record.get("notes", []) for record in boards.with_records().records] == [[], [line], [], []]
     assert f"round 1: {line}" in capsys.readouterr().out
     (known, also) = ((path / "preprocessing.json").read_text() for path in (folder, inline.path))

@@ -222,7 +222,8 @@ class GridTransport(Transport):
         self._without_data.update(new)
         who = ", ".join(names.get(str(client), f"client {client}") for client in new[:MOST_NAMED])
         more = ", ..." if len(new) > MOST_NAMED else ""
-        self.notes = [f"no data of their own (--data), but parts of the run's: {who}{more}"] if new else []
+        told = "trained on the run's data set, not on data of their own (--data)"
+        self.notes = [f"{told}: {who}{more}"] if new else []
 
     def _scalars(self, client: int, kind: str, deadline: float | None) -> dict[str, Scalar]:
         """Return the scalars added to the instruction of a client."""
