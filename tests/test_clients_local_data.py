@@ -14,6 +14,8 @@ from PIL import Image
 from clients.app import client_fn
 from clients.device import local_data
 from clients.device.local_data import DataSpec, read
+from fedtide.base.preprocessing import Preprocessing
+from fedtide.tasks.images import Pixels
 
 RNG = np.random.default_rng(0)
 PIXELS = RNG.integers(0, 256, (6, 8, 8), np.uint8)
@@ -57,6 +59,19 @@ def test_all_forms_give_the_same_examples(tmp_path: Path) -> None:
     assert folder.num_classes == 2
     assert folder.y.tolist() == [0, 0, 1, 1, 1, 1]
     np.testing.assert_allclose(folder.x, npz.x[np.argsort(CLASSES, kind="stable")], rtol=1e-6)
+
+
+def test_images_are_standardised_as_those_of_the_task(tmp_path: Path) -> None:
+    pixels = Pixels.of(PIXELS[:, None])
+    done = Preprocessing(pixels=pixels).to_json()
+    write_folder(tmp_path / "images")
+    (tmp_path / "images" / "dog" / "one.npz").unlink()  # whose arrays are used as they are
+    rows = np.argsort(CLASSES[:5], kind="stable")
+    found = read(DataSpec(str(tmp_path / "images")), done)
+    np.testing.assert_array_equal(found.x, pixels((PIXELS[rows, None], rows))[0])
+    Image.fromarray(COLOUR).save(tmp_path / "images" / "cat" / "1.png")
+    with pytest.raises(ValueError, match=r"cat/1\.png: 3 channels where the run's images have 1"):
+        read(DataSpec(str(tmp_path / "images")), done)
 
 
 def test_a_fast_copy_is_read_until_the_files_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

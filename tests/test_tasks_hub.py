@@ -88,7 +88,7 @@ def _png(pixels: Any) -> bytes:
 def rows(data: Any) -> list[int]:
     """The images of GREY that the clients have, in their order."""
     x, _ = data.train_set(np.arange(len(data.sizes)))
-    mean, std = data.derive.mean[0], data.derive.std[0]
+    mean, std = data.derive.mean[0], data.derive.deviation[0]
     pixels = np.rint((x[:, 0] * std + mean) * 255).astype(np.uint8)
     return [int(np.flatnonzero((image == GREY).all((1, 2)))[0]) for image in pixels]
 
@@ -105,7 +105,7 @@ def test_images_of_natural_clients(load: Callable[..., Any]) -> None:
     assert len(data.test[1]) == N // 5
     x = np.concatenate([data.train[0]])
     np.testing.assert_allclose(data.derive.mean[0], x.mean() / 255, rtol=1e-6)
-    np.testing.assert_allclose(data.derive.std[0], x.std() / 255, rtol=1e-6)
+    np.testing.assert_allclose(data.derive.deviation[0], x.std() / 255, rtol=1e-6)
     assert rows(load("images,image=image,label=character,client=writer", seed=1)) != rows(data)
     everybody = load("images,image=image,label=character,client=writer", num_clients=7)
     assert everybody.sizes.sum() == N - N // 5

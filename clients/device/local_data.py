@@ -10,8 +10,8 @@ A class must have the same number on every device. Classes are numbers from 0 on
 lists in their order (`cat+dog`). Without it, subfolders with names are numbered in the order of their names,
 and there must be one for each output of the model, empty where a device has no such example.
 
-Images become shape (1, H, W) if they are grey, else (3, H, W), from 0 to 1. Nothing is unpickled, and memory
-is bounded.
+Images become shape (1, H, W) if they are grey, else (3, H, W), from 0 to 1, and are standardised as those of
+the run's task. Nothing is unpickled, and memory is bounded.
 """
 
 from __future__ import annotations
@@ -164,7 +164,7 @@ def _read(spec: DataSpec, given: Preprocessing) -> LocalData:
         if given.kind == REGRESSION and (names or path.is_dir()):
             raise ValueError("it has classes, and the run's task predicts numbers")
         if path.is_dir():
-            return _read_folder(path, names)
+            return _read_folder(path, names, given)
         suffix, unit = path.suffix.lower(), given.unit if given.kind == REGRESSION else None
         if suffix not in (".npz", ".csv"):
             raise ValueError("it is neither a folder of classes nor an .npz or .csv file")
@@ -208,7 +208,7 @@ def _numbering(names: Sequence[str]) -> Callable[[str], int]:
     return number
 
 
-def _read_folder(path: Path, names: Sequence[str]) -> LocalData:
+def _read_folder(path: Path, names: Sequence[str], given: Preprocessing) -> LocalData:
     folders = sorted(entry.name for entry in path.iterdir() if entry.is_dir() and entry.name[0] != ".")
     if not folders:
         raise ValueError("it has no subfolders; there must be one for each class")
@@ -223,7 +223,7 @@ def _read_folder(path: Path, names: Sequence[str]) -> LocalData:
         for file in sorted((path / folder).iterdir()):
             if file.name[0] == ".":
                 continue
-            x = _read_inputs(file)
+            x = _read_inputs(file, given)
             if parts and x.shape[1:] != parts[0].shape[1:]:
                 raise ValueError(
                     f"data {file}: an example has shape {x.shape[1:]}, and the first one "
@@ -241,12 +241,15 @@ def _read_folder(path: Path, names: Sequence[str]) -> LocalData:
     return LocalData(np.concatenate(parts), np.array(classes, np.int64), len(listed) or None, f"data {path}")
 
 
-def _read_inputs(file: Path) -> NDArray[np.float32]:
+def _read_inputs(file: Path, given: Preprocessing) -> NDArray[np.float32]:
     """Return the examples of one file in the folder of a class, shape (n, *input_shape)."""
     suffix = file.suffix.lower()
     try:
         if suffix in IMAGES:
-            return _read_image(file)[None]
+            image = _read_image(file)[None]
+            if given.pixels:
+                given.pixels.standardise(image)
+            return image
         if suffix != ".npz":
             raise ValueError("it is neither an image nor an .npz file; take it out of the folder")
         arrays = read_arrays(file, MAX_BYTES)

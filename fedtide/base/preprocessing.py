@@ -1,4 +1,4 @@
-"""What a task does to the columns of a table, as JSON: other programs can prepare rows for its model alike.
+"""What a task does to a table or to images, as JSON: other programs can prepare examples for its model alike.
 
 Whoever prepares rows, on the server or on a board, encodes them by these classes, to the same bits.
 """
@@ -96,6 +96,22 @@ class Category:
 
 
 @dataclass(frozen=True)
+class Channels:
+    """Mean and deviation of each channel, of pixels from 0 to 1."""
+
+    mean: tuple[float, ...]
+    deviation: tuple[float, ...]
+
+    def standardise(self, images: NDArray[np.float32]) -> None:
+        """Subtract the means from images, shape (n, C, H, W), and divide them by the deviations."""
+        if images.shape[1] != len(self.mean):
+            raise ValueError(f"{images.shape[1]} channels where the run's images have {len(self.mean)}")
+        for channel, (mean, deviation) in enumerate(zip(self.mean, self.deviation, strict=True)):
+            images[:, channel] -= mean
+            images[:, channel] /= deviation
+
+
+@dataclass(frozen=True)
 class Preprocessing:
     """What a task does to its data.
 
@@ -105,6 +121,8 @@ class Preprocessing:
         `classification`, `regression`, or the name of another criterion.
     unit
         What one unit of the targets is in the unit of the metric (regression).
+    pixels
+        How images are standardised; None: they are not, or there are none.
     target
         The column to predict; None: the data are not a table.
     features
@@ -115,6 +133,7 @@ class Preprocessing:
 
     kind: str = CLASSIFICATION
     unit: float = 1.0
+    pixels: Channels | None = None
     target: Numbers | Category | None = None
     features: tuple[Numbers | Category, ...] = ()
     unused: tuple[str, ...] = ()
@@ -130,9 +149,15 @@ class Preprocessing:
             return cls()
         try:
             given = parse_json(text)
-            target, features = given.pop("target"), tuple(map(_column, given.pop("features")))
-            unused = tuple(given.pop("unused"))
-            return cls(**given, target=target and _column(target), features=features, unused=unused)
+            pixels, target = given["pixels"], given["target"]
+            return cls(
+                given["kind"],
+                given["unit"],
+                pixels and Channels(tuple(pixels["mean"]), tuple(pixels["deviation"])),
+                target and _column(target),
+                tuple(map(_column, given["features"])),
+                tuple(given["unused"]),
+            )
         except (AttributeError, KeyError, TypeError, ValueError):
             raise ValueError("preprocessing: another version has written it") from None
 

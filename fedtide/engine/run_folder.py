@@ -50,7 +50,7 @@ class RunFolder(Observer):
     """`config.toml`, `metrics.jsonl` (one line per round), `weights.npz` and `summary.json` of a run.
 
     Beside them lie `clients.csv` if the clients have names, and `preprocessing.json` if their data were a
-    table. The folder is that of
+    table or images. The folder is that of
     `resume` in the settings, else `path`, which must not exist yet, else a new one in `run_dir`.
     `flower_run` is Flower's number of the run, as an attribute that of the run that was resumed. ValueError:
     the folder cannot be made, or another process writes to it.
@@ -95,8 +95,8 @@ class RunFolder(Observer):
             self._write_text(NAMES, csv_text([("client", "name"), *enumerate(names)]))
 
     def write_preprocessing(self, done: Preprocessing) -> None:
-        """Save what was done to a table, so that others can prepare rows for the model alike."""
-        if done.features:
+        """Save what was done to a table or to images, so that others can prepare examples alike."""
+        if done.features or done.pixels:
             self._write_text(PREPROCESSING, done.to_json() + "\n")
 
     def _write_text(self, name: str, text: str) -> None:

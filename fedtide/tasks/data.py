@@ -79,7 +79,7 @@ class PartitionedData:
     With `derive`, `train` stores the examples in a shorter form, such as the positions of sequences in a
     text, and `derive` makes examples of these rows whenever they are used. `vocabulary` is the number of
     different words or characters in texts; 0: inputs are vectors. `preprocessing` is what was done to a
-    table.
+    table or to images.
     """
 
     train: Examples

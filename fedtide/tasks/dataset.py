@@ -103,7 +103,7 @@ class Dataset:
     owners
         The owners of the training examples; None: a partition divides them.
     preprocessing
-        What was done to the table that the examples are from.
+        What was done to the table or the images that the examples are from.
 
     Raises
     ------

@@ -126,14 +126,15 @@ class Hub(Checked):
         targets, target = table.targets("label", self.label, self.kind)
         owners = table.take("client", self.client).distinct() if self.client else None
         x, derive, vocabulary, features = self._inputs(table)
-        preprocessing, num_outputs, criterion = prepared(target, features, columns)
+        pixels = derive if isinstance(derive, Pixels) else None
+        preprocessing, num_outputs, criterion = prepared(target, features, columns, pixels)
         names: list[str] = []
         if owners is not None:
             parts, names = self._of_owners(owners[0], owners[1][train], num_clients, sizes, seed)
         else:
             assert partition is not None
             parts = divided(targets[train], num_clients, partition, sizes, seed)
-        changes = augmentation(self.augment, derive.black) if isinstance(derive, Pixels) else None
+        changes = augmentation(self.augment, pixels.black) if pixels else None
         known, held = (x[train], targets[train]), (x[~train], targets[~train])
         own = (num_outputs, parts, holdout, seed, criterion, changes, names, derive, vocabulary)
         return PartitionedData.divide(known, held, *own, preprocessing)

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtide.base.allowed import Checked
+from fedtide.base.preprocessing import Channels, Preprocessing
 from fedtide.tasks.data import TEST_SHARE, Examples
 from fedtide.tasks.dataset import Dataset, DatasetTask, DividedTask
 from fedtide.tasks.download import obtaining
@@ -28,40 +29,35 @@ Augment = Literal["none", "crop", "flip", "crop+flip"]
 
 
 @dataclass(frozen=True)
-class Pixels:
+class Pixels(Channels):
     """Standardises pixels, as shares of what their type can hold, by mean and deviation of a channel."""
-
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
 
     @classmethod
     def of(cls, pixels: NDArray[np.unsignedinteger]) -> Pixels:
         """Determine both from images of shape (n, C, H, W)."""
         levels = int(np.iinfo(pixels.dtype).max) + 1
         values = np.arange(levels) / (levels - 1)
-        mean, std = [], []
+        mean, deviation = [], []
         for channel in range(pixels.shape[1]):
             counts = np.zeros(levels)
             for start in range(0, len(pixels), BLOCK):
                 counts += np.bincount(pixels[start : start + BLOCK, channel].ravel(), minlength=levels)
             shares = counts / counts.sum()
             mean.append(float(shares @ values))
-            std.append(float(np.sqrt(shares @ (values - mean[-1]) ** 2)) or 1.0)
-        return cls(tuple(mean), tuple(std))
+            deviation.append(float(np.sqrt(shares @ (values - mean[-1]) ** 2)) or 1.0)
+        return cls(tuple(mean), tuple(deviation))
 
     @property
     def black(self) -> tuple[float, ...]:
         """A pixel of 0, standardised, in each channel."""
-        return tuple(-m / s for m, s in zip(self.mean, self.std, strict=True))
+        return tuple(-m / s for m, s in zip(self.mean, self.deviation, strict=True))
 
     def __call__(self, stored: Examples) -> Examples:
         """Return images, shape (n, C, H, W), as models get them, in one copy; and the same targets."""
         pixels, targets = stored
         x = pixels.astype(np.float32)
         x /= np.iinfo(pixels.dtype).max
-        for channel, (m, s) in enumerate(zip(self.mean, self.std, strict=True)):
-            x[:, channel] -= m
-            x[:, channel] /= s
+        self.standardise(x)
         return x, targets
 
 
@@ -163,7 +159,9 @@ class ImageTask(DividedTask, Checked):
             if self.normalize:
                 pixels = Pixels(*self.scale) if self.scale else Pixels.of(train[0])
             changes = augmentation(self.augment, pixels.black)
-            return Dataset(pixels(train), pixels(test), self.num_classes, augmentation=changes)
+            done = Preprocessing(pixels=pixels)
+            split = pixels(train), pixels(test)
+            return Dataset(*split, self.num_classes, augmentation=changes, preprocessing=done)
 
 
 class Mnist(ImageTask):

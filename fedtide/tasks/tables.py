@@ -19,6 +19,7 @@ from fedtide.base.preprocessing import (
     CLASSIFICATION,
     REGRESSION,
     Category,
+    Channels,
     Numbers,
     Preprocessing,
     require_value,
@@ -156,7 +157,10 @@ class Table(Generic[C]):
 
 
 def prepared(
-    target: Numbers | Category, features: tuple[Numbers | Category, ...], columns: Sequence[str]
+    target: Numbers | Category,
+    features: tuple[Numbers | Category, ...],
+    columns: Sequence[str],
+    pixels: Channels | None = None,
 ) -> tuple[Preprocessing, int, Criterion]:
     """Return what was done to a table with these columns, the number of outputs, and the criterion.
 
@@ -165,9 +169,9 @@ def prepared(
     used = {target.column, *(feature.column for feature in features)}
     table = (target, features, tuple(name for name in columns if name not in used)) if features else ()
     if isinstance(target, Category):
-        return Preprocessing(CLASSIFICATION, 1.0, *table), len(target.values), CROSS_ENTROPY
+        return Preprocessing(CLASSIFICATION, 1.0, pixels, *table), len(target.values), CROSS_ENTROPY
     unit = float(target.deviation)  # type: ignore[arg-type] # of one number in a row
-    return Preprocessing(REGRESSION, unit, *table), 1, SquaredError(unit)
+    return Preprocessing(REGRESSION, unit, pixels, *table), 1, SquaredError(unit)
 
 
 @dataclass(frozen=True)
