@@ -11,12 +11,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 from flower import BIN, ROOT, processes_of
 from machines import Lab, Machine, call, why_not
 from waiting import wait_until
 
 GUIDE = (ROOT / "docs" / "deploy.md").read_text()
 BOARDS = 2
+BOARD = ["clients", "deploy", "fedtide", "strategies", "traces"]
 PARTS = ("clients", "deploy", "examples", "fedtide", "strategies", "traces")
 UNITS = ("fedtide-device", "fedtide-superlink", "fedtide-run@")
 
@@ -234,6 +236,26 @@ def test_systemd_takes_the_units(unit: str, tmp_path: Path) -> None:
     assert (done.returncode, file.name in done.stderr) == (0, False), done.stderr
 
 
+def test_whoever_installs_a_board_brings_the_same_parts() -> None:
+    dockerfile, script, playbook = (
+        (ROOT / name).read_text()
+        for name in ("Dockerfile", "deploy/install-device.sh", "deploy/federation.yml")
+    )
+    _, device, _ = re.split(r"^FROM .* AS (?:device|whole)$", dockerfile, flags=re.M)
+    found = {
+        "image": " ".join(re.findall(r"^COPY (\S+) \1$", device, re.M)),
+        "script": "".join(re.findall(r"^for part in (.*?); do", script, re.M)),
+        "playbook": "".join(re.findall(r"parts: \[(.*?)\]", playbook)).replace(",", ""),
+        "guide": "".join(re.findall(r"rsync -a --exclude __pycache__ (.*?) /etc", GUIDE)),
+    }
+    assert {name: sorted(parts.split()) for name, parts in found.items()} == dict.fromkeys(found, BOARD)
+    for command in re.findall(r'^CMD \["(.*?)"\]$', dockerfile, re.M):
+        assert os.access(ROOT / command, os.X_OK)
+
+
 def test_scripts_are_bash() -> None:
     for script in (ROOT / "deploy").glob("*.sh"):
         call(["bash", "-n", str(script)])
+    services = yaml.safe_load((ROOT / "deploy" / "compose.yaml").read_text())["services"]
+    for _, _, text in (service["command"] for service in services.values() if "command" in service):
+        call(["bash", "-nc", text.replace("$$", "$")])

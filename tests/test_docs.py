@@ -133,6 +133,7 @@ NOT_RUN = {
     "ray": "needs several machines",
     "sbatch": "needs Slurm",
     "docker": "needs Docker",
+    "ansible-playbook": "needs Ansible",
     "kubectl": "needs Kubernetes",
     "head=": "needs Kubernetes",
     "git clone": "needs programs of others",
