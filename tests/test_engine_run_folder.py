@@ -54,6 +54,15 @@ def test_a_full_disk_before_the_first_round(tmp_path: Path) -> None:
     folder.close()
 
 
+def test_the_arguments_of_flower_are_nobodys_business(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.argv", ["flwr-serverapp", "--token", "secret"])
+    RunFolder(Plan.of(Settings()), tmp_path / "run", flower_run="7").close()
+    text = (tmp_path / "run" / "config.toml").read_text()
+    assert ("flwr-serverapp" in text, "secret" in text) == (True, False)
+
+
 def test_it_stays_where_it_is_when_the_working_directory_changes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -64,7 +64,8 @@ class RunFolder(Observer):
             self.path = Path(settings.resume).absolute()
             self._config = read_config(self.path) | self._config
         else:
-            self._config |= {"versions": versions(), "command": sys.argv, "resolved": plan.resolved}
+            command = sys.argv[:1] if flower_run else sys.argv  # Flower's arguments have a secret of the run
+            self._config |= {"versions": versions(), "command": command, "resolved": plan.resolved}
             if self.parts:
                 self._config["parts"] = self.parts
             if flower_run:
