@@ -55,6 +55,10 @@ def supervise(name: str) -> None:
         made.mkdir(parents=True, exist_ok=True)
         subprocess.run(["chown", f"{user}:{user}", made], check=True)
         made.chmod(int(unit["StateDirectoryMode"][0], 8))
+    own = {"UNIT": name}
+    if unit.get("PrivateTmp") == ["yes"]:
+        own["TMPDIR"] = str(RUN / f"{name}.tmp")
+        subprocess.run(["install", "-d", "-o", user, own["TMPDIR"]], check=True)
     os.umask(int(unit["UMask"][0], 8))
     login = ["setpriv", f"--reuid={user}", f"--regid={user}", "--init-groups"]
     stopping: list[int] = []
@@ -62,7 +66,7 @@ def supervise(name: str) -> None:
     while True:
         process = subprocess.Popen(
             [*login, *unit["ExecStart"][0].split()],
-            env=environment(unit) | {"UNIT": name},
+            env=environment(unit) | own,
             cwd=unit["WorkingDirectory"][0],
             start_new_session=True,
         )

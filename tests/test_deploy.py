@@ -10,32 +10,29 @@ import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import guide
 import pytest
 import yaml
 from flower import BIN, ROOT, processes_of
+from guide import GUIDE, lay_source
 from machines import Lab, Machine, call, why_not
 from waiting import wait_until
 
-GUIDE = (ROOT / "docs" / "deploy.md").read_text()
 BOARDS = 2
 BOARD = ["clients", "deploy", "fedtide", "strategies", "traces"]
-PARTS = ("clients", "deploy", "examples", "fedtide", "strategies", "traces")
 UNITS = ("fedtide-device", "fedtide-superlink", "fedtide-run@")
 
 
 def commands(section: str) -> list[str]:
-    """Return the blocks of commands of a section, for so many boards."""
-    (text,) = re.findall(rf"^## {re.escape(section)}\n(.*?)(?=^## |\Z)", GUIDE, re.M | re.S)
-    return [for_two(block) for block in re.findall(r"^```bash\n(.*?)^```", text, re.M | re.S)]
-
-
-def for_two(text: str) -> str:
-    """Return commands for two boards in place of five, and runs of a few rounds."""
-    text = text.replace("0 1 2 3 4", "0 1").replace("pi-2", "pi-1")
-    text = re.sub(r" (pi-[34]=pi-[34]\.pub|pi@pi-[234]|pi-1=pi-1\.pub(?= pi-1=))", "", text)
-    text = text.replace("--rehearse logs", "--rehearse logs --num-rounds 20")
-    text = text.replace("num-clients=5 min-nodes=3", "num-clients=2 min-nodes=2 num-rounds=3")
-    return text.replace("--num-clients 5", "--num-clients 2").replace("--num-rounds 40", "--num-rounds 3")
+    """Return the blocks of commands of a section, for two boards and runs of a few rounds."""
+    blocks = guide.commands(section, BOARDS)
+    for long, short in (
+        ("--rehearse logs", "--rehearse logs --num-rounds 20"),
+        ("min-nodes=3", "min-nodes=2 num-rounds=3"),
+        ("--num-rounds 40", "--num-rounds 3"),
+    ):
+        blocks = [block.replace(long, short) for block in blocks]
+    return blocks
 
 
 @pytest.fixture(scope="module")
@@ -43,15 +40,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     if reason := why_not():
         pytest.skip(reason)
     with Lab(tmp_path_factory.mktemp("lab"), BOARDS) as made:
-        source = made.folder / "source"
-        source.mkdir()
-        for part in PARTS:
-            shutil.copytree(ROOT / part, source / part, ignore=shutil.ignore_patterns("__pycache__"))
-        for name in ("sim.py", "README.md", "pyproject.toml", "requirements.txt"):
-            shutil.copy(ROOT / name, source)
-        for file in (source / "deploy").glob("requirements-device*.txt"):  # what is there counts
-            file.write_text(re.sub(r"==[0-9.*]+", "", file.read_text()))
-        made.server.root(f"cp -r {source} /home/op/fedtide && chown -R op:op /home/op/fedtide")
+        lay_source(made)
         yield made
 
 
@@ -157,8 +146,7 @@ def a_run(lab: Lab) -> None:
 def lasting(lab: Lab, service: str) -> None:
     """A run as a service goes on when the SuperLink was killed, and when the machine was started again."""
     server, rounds = lab.server, "cat /var/lib/fedtide/runs/night/*/metrics.jsonl 2> /dev/null | wc -l"
-    short = service.replace("num-clients = 5\nmin-nodes = 3", "num-clients = 2\nnum-rounds = 4")
-    server.script(short, "~/fedtide")
+    server.script(service.replace("min-nodes = 3", "num-rounds = 4"), "~/fedtide")
     for done, killed in ((1, "[s]uperlink.py"), (2, "[f]edtide fleet run")):
         wait(lab, lambda done=done: int(server.root(rounds)) > done)
         server.root(f"pkill -9 -f '{killed}'")
