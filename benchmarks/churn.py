@@ -1,27 +1,23 @@
 """Devices that come and go: rounds that end in time, replies that count once, memory that stays flat.
 
-    python benchmarks/churn.py [--nodes 20] [--rounds 200] [--poll 0.5] [--deadline 5] [--kill 0]
+    python benchmarks/churn.py [--nodes 20] [--rounds 200] [--poll 0.5] [--deadline 5]
 
 In each round 10 % of the nodes leave and others join, 1 % hang, 1 % send rubbish and 5 % are slow
-(benchmarks/fleet_faults.py); a quarter more clients than nodes exist. The method is FedBuff, which takes
-late replies. With `--kill R`, the SuperLink is killed after round R and started again with its database, and
-the run is resumed.
+(`Faults` in benchmarks/fleet.py); a quarter more clients than nodes exist. The method is FedBuff, which takes
+late replies. In benchmarks/chaos.py the SuperLink and whole machines fail as well.
 
 - longest: seconds of the longest round, of which the deadline and 5 seconds of grace may pass
 - usable: replies sent by nodes that were no rubbish; counted: those in the records; twice, unknown: of these,
   counted more than once, or never sent
 - memory: MiB of ServerApp and SuperLink after a fifth of the run and at its end
-- back: seconds from the kill to the end of the next round
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import sys
 import tempfile
-import time
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -33,47 +29,25 @@ SETTINGS += " local-steps=5 report=false run-dir='{runs}' round-deadline={deadli
 SETTINGS += " evaluate-every={rounds} checkpoint-every=5 max-absence=20"
 COLUMNS = ("nodes", "rounds", "round s", "longest", "usable", "counted", "late", "twice", "unknown", "failed")
 COLUMNS += ("left", "hung", "rubbish", "slow", "ServerApp MiB", "at the end", "SuperLink MiB", "at the end")
-COLUMNS += ("back s",)
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     """Run one federation; return its numbers."""
-    back = None
     with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
         there = ManyNodes(options, Path(name), stack)
-        link = there.superlink()
+        there.superlink()
         away = options.nodes // 4
         flags = ["--away", str(away), "--faults", "1", "--patience", str(3 * options.deadline)]
         there.fleet(options.nodes, *flags)
         told = {"clients": options.nodes + away, "nodes": options.nodes, "rounds": options.rounds}
         settings = SETTINGS.format(**told, runs=Path(name) / "runs", deadline=float(options.deadline))
-        run = there.run(settings)
-        if options.kill:
-            wait(there, run, options.kill)
-            killed, begin = len(there.records() or ()), time.monotonic()
-            link.kill()
-            link.wait()
-            (folder,) = Path(name).glob("runs/*/")
-            while not (folder / "summary.json").exists():
-                time.sleep(0.2)
-            run.wait(120)
-            there.superlink()
-            run = there.run(f"{settings} resume='{folder}'")
-            wait(there, run, killed + 1)
-            back = time.monotonic() - begin
-        run.wait(7200)
+        there.run(settings).wait(7200)
         log = (Path(name) / "run.log").read_text()
         records = there.records() or []
         fleet = there.told()
     if len(records) < options.rounds:
         raise RuntimeError(f"{len(records)} rounds of {options.rounds}\n{log[-3000:]}")
-    return numbers(records, fleet) | {"nodes": options.nodes, "memory": there.usage.memory, "back": back}
-
-
-def wait(there: ManyNodes, run: subprocess.Popen[bytes], rounds: int) -> None:
-    """Wait until a run has recorded so many rounds, or has ended."""
-    while run.poll() is None and len(there.records() or ()) < rounds:
-        time.sleep(0.2)
+    return numbers(records, fleet) | {"nodes": options.nodes, "memory": there.usage.memory}
 
 
 def numbers(records: list[dict[str, Any]], fleet: dict[str, Any]) -> dict[str, Any]:
@@ -107,7 +81,6 @@ def row(r: dict[str, Any]) -> str:
     for role in ("ServerApp", "SuperLink"):
         seen = r["memory"][role]
         cells += [seen[len(seen) // 5], seen[-1]]
-    cells.append(r["back"])
     return f"| {' | '.join(f'{cell:.1f}' if isinstance(cell, float) else str(cell) for cell in cells)} |"
 
 
@@ -117,12 +90,10 @@ def main() -> int:
     parser.add_argument("--nodes", type=int, default=20, help="that are there at a time (20)")
     parser.add_argument("--rounds", type=int, default=200, help="rounds of the run (200)")
     parser.add_argument("--deadline", type=int, default=5, help="seconds of a round, before the grace (5)")
-    parser.add_argument("--kill", type=int, default=0, metavar="R", help="kill the SuperLink after round R")
     add_options(parser)
     parser.set_defaults(poll=0.5)
     parser.add_argument("--json", type=Path, help="file for all numbers")
     options = parser.parse_args()
-    options.database = options.database or options.kill > 0
     result = measure(options)
     print(f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}\n{row(result)}")
     if options.json:

@@ -16,14 +16,14 @@ import signal
 import sys
 import threading
 import time
-from collections import Counter
+from collections import Counter, deque
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import httpx
-from fleet_faults import Faults, rubbish
-from flwr.app import Context, Error, Message, MessageType, RecordDict
+import numpy as np
+from flwr.app import ConfigRecord, Context, Error, Message, MessageType, RecordDict
 from flwr.common.config import get_fused_config_from_fab
 from flwr.proto.message_pb2 import ObjectTree
 from flwr.supercore.inflatable.inflatable_object import (
@@ -37,6 +37,41 @@ from flwr.supercore.run import RunNotRunningException
 from flwr.supernode.fleet_http_connection import http_request_response
 
 YIELD, MOST = 10.0, 30.0  # as clients.device: times what a poll took that the next one waits, at most so long
+# Of the nodes that get a task: the share that has each fault.
+LEAVES, HANGS, RUBBISH, SLOW = 0.10, 0.01, 0.01, 0.05
+FAULTS = ("leaves", "hangs", "rubbish", "slow")
+
+
+class Faults:
+    """Draws the fault of each task from (seed, client, round), and knows which clients are away.
+
+    A node that leaves does so before its answer or after it, and another client joins in its place: the one
+    that has been away longest. One that hangs is restarted after `patience` seconds; a slow one answers so
+    late, up to twice that. With `share` 0 there are no faults; with 1 those of above.
+    """
+
+    def __init__(self, nodes: int, away: int, share: float, patience: float) -> None:
+        self.share, self.patience = share, patience
+        self.had: Counter[str] = Counter()
+        self._away = deque(range(nodes, nodes + away))
+        self._lock = threading.Lock()
+
+    def of(self, client: int, group: str) -> tuple[str, float]:
+        """Return the fault of a client in a round, empty: none, and a number below 1 that says how."""
+        rng = np.random.default_rng([client, *group.encode()])
+        drawn, kind = rng.random(2)
+        edges = self.share * np.cumsum([LEAVES, HANGS, RUBBISH, SLOW])
+        fault = (*FAULTS, "")[int(np.searchsorted(edges, drawn, side="right"))]
+        if fault:
+            with self._lock:
+                self.had[fault] += 1
+        return fault, float(kind)
+
+    def next_for(self, client: int) -> int:
+        """Return the client that joins when this one leaves."""
+        with self._lock:
+            self._away.append(client)
+            return self._away.popleft()
 
 
 class Fleet:
@@ -162,6 +197,14 @@ def _config(fab: bytes, run_id: int, overrides: str) -> dict[str, Any]:
     return get_fused_config_from_fab(fab, run)
 
 
+def rubbish(task: Message, kind: float) -> Message:
+    """Return an answer that no server can use: an error, nothing, or bytes."""
+    if kind < 1 / 3:
+        return Message(Error(2, "rubbish"), reply_to=task)
+    content = ConfigRecord({"one-object": b"\xff" * 100, "rubbish": "x"})
+    return Message(RecordDict({"one-object": content} if kind < 2 / 3 else {}), reply_to=task)
+
+
 def counting(fleet: Fleet) -> None:
     """Have the fleet count its requests by their path."""
     unary = ProtobufClient._unary_unary
@@ -186,7 +229,7 @@ def main() -> int:
     )
     parser.add_argument("--ca", help="the certificate of the SuperLink's authority; without: no TLS")
     parser.add_argument("--away", type=int, default=0, help="clients that are away at first (0)")
-    parser.add_argument("--faults", type=float, default=0.0, help="1: those of fleet_faults.py (0)")
+    parser.add_argument("--faults", type=float, default=0.0, help="1: the shares of `Faults` (0)")
     parser.add_argument("--patience", type=float, default=10.0, help="seconds of a hang (10)")
     options = parser.parse_args()
     module, _, name = options.app.partition(":")

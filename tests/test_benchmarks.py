@@ -15,6 +15,7 @@ import pytest
 import scripts
 
 from benchmarks import measure, with_torch
+from benchmarks.absences import Fault, problems, summary
 from benchmarks.scaling import hidden_units, weights_of
 from benchmarks.tables import TABLES, command_of
 from benchmarks.workloads import WORKLOADS, job_of, write_stand_in
@@ -249,6 +250,28 @@ def test_startup(tmp_path: Path) -> None:
     assert {result["checkout"] for result in content["results"]} == {"this checkout", str(ROOT)}
     assert all(seconds > 0 for result in content["results"] for seconds in result["seconds"])
     assert shown.count("\n| ") == 2
+
+
+def test_absences_are_held_against_what_was_done() -> None:
+    """Board 1 is killed in round 2 and back in round 4; what else is told of it does not fit."""
+    always = {"available": [0, 1], "failed": {}, "at_work": [], "seconds": {"train": 10.0}}
+    records: list[dict[str, Any]] = [
+        always | {"round": t, "time": 20.0 * t, "active": [0, 1]} for t in range(1, 6)
+    ]
+    records[1] |= {"active": [0], "failed": {"1": "no reply within 20 s"}}
+    records[2] |= {"active": [0], "available": [0]}
+    killed = Fault("killed", [1], is_missed=True, begin=35.0, end=35.0)
+    assert [*problems(records, [killed], 2)] == []
+    assert "| killed | 1 | 2, 2 | 45, 45 | no reply within n s; offline |" in summary([killed], records)
+    assert [*problems(records, [], 2)] == [
+        "board 1 is missing in rounds 2 to 3 without a fault: no reply within 20 s, offline"
+    ]
+    other = Fault("restarted", [0], is_missed=True, begin=60.0, end=60.0)
+    assert [*problems(records, [killed, other], 2)] == ["restarted: boards [0] take part in round 4"]
+    records[3] |= {"late": [{"client": 1, "task": 1}]}
+    assert [*problems(records, [killed], 2)] == ["counted twice (board, round): [(1, 1)]"]
+    del records[2]
+    assert "rounds are missing, or there twice" in [*problems(records, [killed], 2)]
 
 
 def test_the_tables_of_docs_are_commands_that_exist(tmp_path: Path) -> None:
