@@ -1,20 +1,26 @@
 """The boards of a fleet: their file, keys, state, and what they say of themselves."""
 
 import shutil
+import signal
 import subprocess
-from contextlib import suppress
+from contextlib import nullcontext, suppress
+from errno import ENOSPC
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
+from conftest import SMALL
 from flower import ROOT
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
+import fedtide
 from clients.device import health
 from fedtide.base.errors import SettingsError
 from fedtide.devices.messages import of_board
+from fedtide.fleet import lasting
 from fedtide.fleet.boards import Board, Boards, check_name, read_key
 from fedtide.fleet.command import main
 from fedtide.fleet.lasting import LastingRun
@@ -174,6 +180,40 @@ def test_a_lasting_run_is_refused_in_one_line(text: str, message: str, tmp_path:
     (tmp_path / "night.toml").write_text(text)
     with pytest.raises(SettingsError, match=message):
         LastingRun(tmp_path / "night.toml", "lab", ROOT, print)
+
+
+class Failing(LastingRun):
+    """A run whose attempts end no round, as the disk is full; SIGTERM comes in the tenth."""
+
+    attempts = 0
+
+    def _superlink_answers(self) -> bool:
+        return True
+
+    def _attempt(self, before: Any) -> None:
+        self.attempts += 1
+        if self.attempts == 10:
+            signal.raise_signal(signal.SIGTERM)
+        raise OSError(ENOSPC, "No space left on device")
+
+
+def test_a_run_that_has_begun_is_never_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lasting, "WAIT_SECONDS", 0.0)
+    (tmp_path / "night.toml").write_text(f'num-rounds = 2\nrun-dir = "{tmp_path}"\n')
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        never = Failing(tmp_path / "night.toml", "lab", ROOT, print)
+        with pytest.raises(SettingsError, match="no round has ended in 5 attempts"):
+            never.drive()
+        fedtide.run(**SMALL | {"num_rounds": 1, "run_dir": str(tmp_path / "night")}, report=False)
+        begun = Failing(tmp_path / "night.toml", "lab", ROOT, print)
+        (tmp_path / "night" / "flower-run").write_text("123")  # of a process that was killed
+        stopped: list[int] = []
+        monkeypatch.setattr(lasting, "connected", lambda name: nullcontext(Mock(stop=stopped.append)))
+        begun.drive()
+        assert (never.attempts, begun.attempts, stopped) == (5, 10, [123])
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def test_errors_of_the_command(

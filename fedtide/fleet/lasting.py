@@ -13,6 +13,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -27,9 +28,9 @@ from fedtide.engine.read_run import Run, find_runs
 from fedtide.fleet.status import RUNS
 from fedtide.fleet.superlink import connected
 
-# Between two looks for the SuperLink, and after an attempt; doubled if no round has ended.
+# Between two looks for the SuperLink, and after an attempt; doubled, up to five times, if no round has ended.
 WAIT_SECONDS = 10.0
-ATTEMPTS = 5  # without a round that ended: a process that lost its SuperLink holds the folder for a minute
+ATTEMPTS = 5  # at a first round: a process that lost its SuperLink holds the folder for a minute
 MOST_BYTES = 2**20
 Say = Callable[[str], object]
 
@@ -55,12 +56,16 @@ class LastingRun:
         self.file = file
         self.folder = Path(str(self.values["run-dir"]))
         self._number = 0  # Flower's, of the latest attempt
+        self._noted = self.folder / "flower-run"  # has it, for the next process
         self._process: subprocess.Popen[str] | None = None
         self._stopped = threading.Event()
 
     def drive(self) -> None:
-        """Go on until the run has finished, or SIGTERM stops it; SettingsError: it never gets anywhere."""
+        """Go on until the run has finished, or SIGTERM stops it; SettingsError: it never ends a round."""
         signal.signal(signal.SIGTERM, self._stop)
+        with suppress(OSError, ValueError):
+            self._number = int(self._noted.read_text(encoding="utf-8"))
+        self._end()  # if the process before this one was killed, its attempt may still go on
         useless = 0
         while not self._stopped.is_set():
             before = self._newest()
@@ -70,13 +75,16 @@ class LastingRun:
             if not self._superlink_answers():
                 self._stopped.wait(WAIT_SECONDS)
                 continue
-            self._attempt(before)
+            try:
+                self._attempt(before)
+            except OSError as error:  # such as a full disk, on which there may be room later
+                self.say(f"{error.filename or 'the attempt'}: {error.strerror or error}")
             now = self._newest()
             useless = 0 if _rounds(now) > _rounds(before) else useless + 1
-            if useless == ATTEMPTS:
+            if useless >= ATTEMPTS and _rounds(now) < 1:
                 raise SettingsError(f"no round has ended in {ATTEMPTS} attempts: see above")
             if not self._stopped.is_set() and (now is None or now.status != "finished"):
-                self._stopped.wait(WAIT_SECONDS * 2**useless)
+                self._stopped.wait(WAIT_SECONDS * 2 ** min(useless, ATTEMPTS))
 
     def _is_done(self, before: Run) -> bool:
         """Whether a run has finished; SettingsError: it was begun with other settings."""
@@ -107,6 +115,9 @@ class LastingRun:
                 self.say(line.rstrip("\n"))
                 if started := re.search(r"started run (\d+)", line):
                     self._number = int(started[1])
+                    with suppress(OSError):
+                        self.folder.mkdir(parents=True, exist_ok=True)
+                        self._noted.write_text(started[1], encoding="utf-8")
             self._process.wait()
         self._end()
 
