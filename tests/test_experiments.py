@@ -251,3 +251,13 @@ def test_arrivals_with_and_without_fast_reboot(tmp_path: Path) -> None:
     assert header == "| tau_0 | fast reboot | vanilla | auto |"
     assert row.startswith("| 2 | ")
     assert len([*tmp_path.iterdir()]) == 3
+
+
+def test_a_limit_on_norms_keeps_a_broken_board_out(tmp_path: Path) -> None:
+    done = run("poisoned", "--seeds=1", "--rounds=5", "--boards", "4", f"--run-dir={tmp_path}")
+    assert done.code == 0, done.err
+    _, _, plain, limited, *robust = map(cells_of, done.out.splitlines()[-7:])
+    clean, *_ = map(float, limited[1].split(","))
+    plain, *protected = (float(row[2].split(",")[0]) for row in (plain, limited, *robust[:2]))
+    assert plain < clean - 10
+    assert min(protected) > clean - 3
