@@ -38,7 +38,7 @@ from fedtide.engine.transports.base import EvaluateInstructions, EvaluateResults
 from strategies.core.replies import FitResult, ReplyTable
 from strategies.core.round import ClientFailure
 
-POLL_SECONDS = 0.1
+POLL_SECONDS = 0.1  # between two questions to the SuperLink at first; later they are five times rarer
 LOOK_SECONDS = 2.0  # between two looks at the nodes, within a round
 MOST_NAMED = 20  # of the boards in a line
 LEAST_TTL = 43200.0  # of a task: longer than any round, as Flower refuses replies that come after it
@@ -96,7 +96,7 @@ class GridTransport(Transport):
             if self.deadlines is None or time.monotonic() - self._looked > LOOK_SECONDS:
                 self._look()
             self._collect()
-            time.sleep(POLL_SECONDS)
+            _pause(begin)
         return connected
 
     def reachable(self) -> NDArray[np.intp]:
@@ -282,7 +282,7 @@ class GridTransport(Transport):
                 return
             if self.deadlines is not None and time.monotonic() - self._looked > LOOK_SECONDS:
                 self._look()
-            time.sleep(POLL_SECONDS)
+            _pause(start)
 
     def _present(self) -> set[int]:
         """Return the clients whose nodes are online."""
@@ -326,3 +326,8 @@ class GridTransport(Transport):
             self.nodes.no_answer(node, f"no answer within {taken:.0f} s" if late else plain(said))
             return
         self.nodes.answer(node, *said, taken)
+
+
+def _pause(begin: float) -> None:
+    """Sleep a twentieth of the time since something began: the SuperLink spends milliseconds on an answer."""
+    time.sleep(min(max(POLL_SECONDS, (time.monotonic() - begin) / 20), 5 * POLL_SECONDS))
