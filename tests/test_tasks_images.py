@@ -4,6 +4,7 @@ import hashlib
 import os
 import pickle
 import struct
+import sys
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedtide.tasks import SIZES, TASKS, Augmentation, PartitionedData
+from fedtide.tasks import SIZES, TASKS, Augmentation, PartitionedData, images
 from fedtide.tasks.partition import iid
 
 DATA_DIR = Path(os.environ.get("FEDTIDE_DATA_DIR", "none"))
@@ -186,3 +187,11 @@ def test_crops_and_flips_are_windows_of_the_padded_image() -> None:
     assert len(found) > 50
     none = Augmentation(crop=False, flip=False, black=(0.0, 0.0))
     assert torch.equal(none.apply(images, torch.from_numpy(drawn)), images)
+
+
+def test_digits_without_scikit_learn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a board with NumPy alone."""
+    monkeypatch.setattr(images, "find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "sklearn", None)
+    with pytest.raises(ValueError, match="the digits are scikit-learn's, which is not installed here"):
+        images.load_digits()

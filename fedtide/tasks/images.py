@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtide.base.allowed import Checked
+from fedtide.base.errors import SettingsError
 from fedtide.base.preprocessing import Channels, Preprocessing
 from fedtide.tasks.data import TEST_SHARE, Examples
 from fedtide.tasks.dataset import Dataset, DatasetTask, DividedTask
@@ -273,12 +274,20 @@ def digits() -> DatasetTask:
 
 
 def load_digits() -> Examples:
-    """Return the pixels, from 0 to 16, shape (1797, 64), and the digits, shape (1797,)."""
+    """Return the pixels, from 0 to 16, shape (1797, 64), and the digits, shape (1797,).
+
+    SettingsError: scikit-learn is not installed.
+    """
     package = find_spec("sklearn")
     file = Path(package.origin).parent / DIGITS if package is not None and package.origin else DIGITS
     if not file.is_file():  # another version may keep them elsewhere
-        from sklearn import datasets
-
+        try:
+            from sklearn import datasets
+        except ModuleNotFoundError:
+            own = "a device may have data of its own"
+            raise SettingsError(
+                f"the digits are scikit-learn's, which is not installed here; {own}"
+            ) from None
         x, y = datasets.load_digits(return_X_y=True)
         return x, y
     table = np.loadtxt(file, np.uint8, delimiter=",")
