@@ -29,7 +29,7 @@ RNG = torch.Generator().manual_seed(0)  # one draw in a hundred has the checksum
 # As if it were a file of pretrained weights
 FROZEN = {"weight": torch.randn(12, 64, generator=RNG) / 8, "bias": torch.randn(12, generator=RNG) / 8}
 SMALL: dict[str, Any] = {"num_clients": 4, "num_rounds": 3, "local_steps": 3, "engine": "inline"}
-SMALL |= {"client_gpus": 0.0, "trace": "bernoulli:p=0.7", "report": False}
+SMALL |= {"client_gpus": 0.0, "trace": "bernoulli:p=0.7", "report": "none"}
 
 
 def head(input_shape: tuple[int, ...], num_outputs: int, *, norm: bool = True) -> nn.Module:

@@ -98,7 +98,7 @@ COMMANDS = [command.removeprefix(INSTALL) for command in SHOWN["README.md"]]
 def test_readme_shows_what_is_run_here() -> None:
     first, *_, last = SHOWN["README.md"]
     assert first.startswith(INSTALL)
-    assert last == f"{INSTALL}.venv/bin/python -m pytest -n 4 --dist loadgroup"  # in which this is run
+    assert last == f"{INSTALL}.venv/bin/python -m pytest -n 2 --dist loadgroup"  # in which this is run
 
 
 @pytest.mark.parametrize("command", COMMANDS[:-3], ids=lambda command: command[17:60])

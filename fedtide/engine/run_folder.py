@@ -150,11 +150,12 @@ class RunFolder(Observer):
 
         Return what went wrong, empty if nothing did.
         """
+        file = weights_file(self.path, after)
         try:
-            with replacing(weights_file(self.path, after)) as temporary, temporary.open("wb") as file:
-                np.savez(file, *arrays)
+            with replacing(file) as temporary, temporary.open("wb") as stream:
+                np.savez(stream, *arrays)
         except OSError as error:
-            return f"{error.filename or self.path}: {error.strerror}"
+            return f"{file}: {error.strerror}"
         return ""
 
     def try_to_write_model(self, state: Mapping[str, Any]) -> str:
