@@ -4,6 +4,7 @@ import csv
 import errno
 import json
 import math
+import platform
 import shutil
 import signal
 import sys
@@ -22,8 +23,9 @@ from killed import command, kill_when, start
 import sim
 from fedtide.comparison.on_ray import OnRay
 from fedtide.comparison.ranges import Among, Between, parse_tune, ranges_of, with_values
-from fedtide.comparison.search import Judge, Pruning, Search, Trial, require_optuna
-from fedtide.comparison.store import CellStore
+from fedtide.comparison.runner import Work, run_cell
+from fedtide.comparison.search import PRUNED, Judge, Pruning, Search, Trial, require_optuna
+from fedtide.comparison.store import CellStore, Place
 from fedtide.config import Settings
 from fedtide.engine.read_run import read_run
 
@@ -134,6 +136,18 @@ def test_a_trial_is_given_up_when_its_best_is_below_the_median() -> None:
         assert not judge.is_hopeless({"round": 4, "accuracy": falls})  # it has been better
         assert not judge.is_hopeless({"round": 8, "accuracy": falls})  # it is over anyway
         assert Judge(Pruning(curves, "accuracy", higher, 8)).is_hopeless({"round": 4, "accuracy": None})
+
+
+def test_what_is_given_up_was_stopped_by_no_setting_and_by_no_trace(tmp_path: Path) -> None:
+    best = Pruning([dict.fromkeys(range(1, 9), 1.0)] * 5, "accuracy", True, rounds=8)
+    small = {"model": "logistic", "num_clients": 4, "num_rounds": 8, "report": "none", "client_gpus": 0.0}
+    place = Place(platform.node(), str(tmp_path), str(tmp_path / "trial"))
+    files = run_cell(Work(Settings(**small), place, best))
+    assert PRUNED in files
+    assert not isinstance(files, str)
+    summary = json.loads(files["summary.json"])
+    assert summary["rounds"] < 8
+    assert "stopped" not in summary
 
 
 def test_the_score_is_the_mean_of_the_last_tenth() -> None:

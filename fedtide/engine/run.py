@@ -54,7 +54,7 @@ FINAL = (
     "worst_client_{}",
     "tenth_percentile_{}",
 )
-NOBODY = "trace: nobody will be online any more"  # what stopped a run that no rule and no signal has stopped
+NOBODY = "trace: nobody will be online any more"  # what stopped a run whose clock is over
 DIVERGED = 10.0  # times the loss of the initial model
 # What ends a run though the program is right, and is one line, unless a part of the user's own has raised it.
 FAILURES = (OSError, MemoryError, EngineLost, FolderLost)
@@ -154,7 +154,7 @@ def drive(
             state.signals = [*state.signals]  # later ones do not interrupt the training
             state.seconds = before.seconds + time.perf_counter() - start
             if state.last["round"] < settings.num_rounds and not state.signals:
-                state.stopped = rule.reason or ("" if state.failure else NOBODY)
+                state.stopped = rule.reason or (NOBODY if server.is_over() and not state.failure else "")
             if count_bytes(server.parameters):  # none, if it failed before it had any
                 state.arrays = model(server.parameters)
             unwritten = folder.try_to_write_weights(state.arrays)  # before anything else can fail
