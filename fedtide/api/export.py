@@ -19,7 +19,7 @@ from fedtide.base.display import exit_code
 from fedtide.base.errors import SettingsError
 from fedtide.base.files import check_replaceable, replacing
 from fedtide.base.wording import ends as ends_of
-from fedtide.engine.read_run import Run, of_one_run, read_run
+from fedtide.engine.read_run import Run, consistent, read_run
 
 if TYPE_CHECKING:
     import torch
@@ -65,7 +65,8 @@ def export(run: Run, to: str, path: Path) -> None:
     check_replaceable(path)
     with replacing(path) as partial, torch.no_grad():
         read = FORMATS[to](model, examples(EXAMPLES), partial)
-        for given in (examples(1), -3 * examples(2 * EXAMPLES) if not ends.vocabulary else examples(7)):
+        unseen = [examples(1), examples(7) if ends.vocabulary else -3 * examples(2 * EXAMPLES)]
+        for given in unseen:
             expected = model(given).numpy()
             try:
                 found = read(given)
@@ -156,7 +157,7 @@ def main(argv: Sequence[str]) -> int:
     path = Path(options.output or f"model{SUFFIXES[options.to]}")
 
     def write() -> None:
-        with of_one_run([options.run]):
+        with consistent([options.run]):
             export(read_run(Path(options.run), options.trust), options.to, path)
         print(path)
 

@@ -19,27 +19,23 @@ import traceback
 import warnings
 from collections.abc import Sequence
 from contextlib import ExitStack
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from fedtide.cli.flags import Parser
 
 
+COMMANDS = {"export": "fedtide.api.export", "fleet": "fedtide.fleet.command", "runs": "fedtide.runs"}
+"""Modules of the commands that are more than settings of a run, by their first word."""
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line, that of the program unless another is given; return the exit code."""
     words = sys.argv[1:] if argv is None else argv
-    if words[:1] == ["fleet"]:
-        from fedtide.fleet.command import main as fleet
-
-        return fleet(words[1:])
-    if words[:1] == ["export"]:
-        from fedtide.api.export import main as export
-
-        return export(words[1:])
-    if words[:1] == ["runs"]:
-        from fedtide.runs import main as runs
-
-        return runs(words[1:])
+    if words and words[0] in COMMANDS:
+        code: int = import_module(COMMANDS[words[0]]).main(words[1:])
+        return code
     if argv is None:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # the imports take seconds: Ctrl-C ends them silently
         warnings.formatwarning = _in_one_line

@@ -218,12 +218,13 @@ class GridTransport(Transport):
         }
         for client in said[metrics.DEPARTING]:
             self.nodes.leave(client)
-        new, names = sorted(said[metrics.TASK_DATA] - self._without_data), self.nodes.names()
-        self._without_data.update(new)
-        who = ", ".join(names.get(str(client), f"client {client}") for client in new[:MOST_NAMED])
-        more = ", ..." if len(new) > MOST_NAMED else ""
-        told = "trained on the run's data set, not on data of their own (--data)"
-        self.notes = [f"{told}: {who}{more}"] if new else []
+        new, self.notes = sorted(said[metrics.TASK_DATA] - self._without_data), []
+        if new:
+            self._without_data.update(new)
+            names, more = self.nodes.names(), ", ..." if len(new) > MOST_NAMED else ""
+            who = ", ".join(names.get(str(client), f"client {client}") for client in new[:MOST_NAMED])
+            told = "trained on the run's data set, not on data of their own (--data)"
+            self.notes = [f"{told}: {who}{more}"]
 
     def _scalars(self, client: int, kind: str, deadline: float | None) -> dict[str, Scalar]:
         """Return the scalars added to the instruction of a client."""

@@ -285,8 +285,8 @@ def read_run(path: Path, trust: bool = False, records: bool = False) -> Run:
 
 
 @contextmanager
-def of_one_run(folders: Sequence[Path | str]) -> Iterator[None]:
-    """Raise SettingsError where the files of a run folder, read within, contradict each other."""
+def consistent(folders: Sequence[Path | str]) -> Iterator[None]:
+    """Raise SettingsError where the files of run folders, read within, contradict each other."""
     try:
         yield
     except SettingsError:

@@ -50,8 +50,8 @@ class RunFolder(Observer):
     """`config.toml`, `metrics.jsonl` (one line per round), `weights.npz` and `summary.json` of a run.
 
     Beside them lie `clients.csv` if the clients have names, and `preprocessing.json` if their data were a
-    table or images. The folder is that of
-    `resume` in the settings, else `path`, which must not exist yet, else a new one in `run_dir`.
+    table or images. The folder is that of `resume` in the settings, else `path`, which must not exist yet,
+    else a new one in `run_dir`.
     `flower_run` is Flower's number of the run, as an attribute that of the run that was resumed. ValueError:
     the folder cannot be made, or another process writes to it.
     """

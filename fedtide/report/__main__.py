@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fedtide.base.display import exit_code
-from fedtide.engine.read_run import of_one_run
+from fedtide.engine.read_run import consistent
 from fedtide.report.make import FILE, page_of
 from fedtide.report.subject import read_subject
 from fedtide.report.write import write_page
@@ -36,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     place = arguments.output or _place(arguments.folders)
 
     def write() -> None:
-        with of_one_run(arguments.folders):
+        with consistent(arguments.folders):
             contents = page_of(read_subject(arguments.folders, arguments.trust))
             beside = arguments.folders[0].absolute().parent
             print(write_page(contents, place, beside if arguments.link else None))

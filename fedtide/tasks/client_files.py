@@ -18,13 +18,13 @@ from fedtide.base.files import arrays_in, open_regular, parse_json, read_text
 from fedtide.base.numbers import exact
 from fedtide.tasks.criteria import CROSS_ENTROPY, Criterion, SquaredError
 from fedtide.tasks.data import Examples, FederatedData, PartitionedData, test_rows
-from fedtide.tasks.dataset import Dataset, choose_clients
+from fedtide.tasks.dataset import Dataset, choose_clients, rows_of
 from fedtide.tasks.partition import PartitionFn
 from fedtide.tasks.sizes import SizesFn
 from fedtide.tasks.tables import Kind
+from fedtide.tasks.texts import numbered_characters
 
 MAX_BYTES = 4 << 30  # of a file, once it is unpacked
-CODES = 0x110000  # of characters
 
 
 class Client(NamedTuple):
@@ -76,8 +76,7 @@ class ClientFiles(Checked, ABC):
         (train_x, test_x), vocabulary = self._inputs(train[0], test[0])
         (train_y, test_y), outputs, criterion = self._targets(train[1], test[1])
         data = Dataset((train_x, train_y), (test_x, test_y), outputs, criterion)
-        parts = np.split(np.arange(len(owners)), np.cumsum(np.bincount(owners, minlength=num_clients))[:-1])
-        stored = (data.train, data.test, outputs, parts, holdout, seed, criterion)
+        stored = (data.train, data.test, outputs, rows_of(owners, num_clients), holdout, seed, criterion)
         return PartitionedData.divide(*stored, client_names=names, vocabulary=vocabulary)
 
     def _joined(self, own: Mapping[str, Examples]) -> tuple[Examples, NDArray[np.intp]]:
@@ -99,12 +98,8 @@ class ClientFiles(Checked, ABC):
     def _inputs(self, *splits: NDArray[Any]) -> tuple[list[NDArray[Any]], int]:
         """Return inputs in their shape, characters as numbers in their order, and how many of those exist."""
         if splits[0].dtype.kind == "U":
-            codes = [np.ascontiguousarray(x).view(np.uint32) for x in splits]
-            there = np.zeros(CODES, np.bool_)
-            for of_split in codes:
-                there[of_split] = True
-            position = np.cumsum(there) - 1
-            return [position[of_split] for of_split in codes], int(there.sum())
+            numbers, names = numbered_characters(np.concatenate(splits).view(np.uint32))
+            return np.split(numbers, [len(splits[0])]), len(names)
         if not self.shape:
             return [*splits], 0
         try:

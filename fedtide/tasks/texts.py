@@ -72,11 +72,8 @@ class Tokens:
         cut = [text[:length] for text in texts]
         lengths = np.array([len(text) for text in cut], np.intp)
         codes = np.frombuffer("".join(cut).encode("utf-32-le", "surrogatepass"), np.uint32)
-        there = np.zeros(CODES, np.bool_)
-        there[codes] = True
-        position = np.cumsum(there) - 1
-        names = [chr(code) for code in np.flatnonzero(there).tolist()]
-        return cls(position[codes], lengths, names, length)
+        found, names = numbered_characters(codes)
+        return cls(found, lengths, names, length)
 
     def frequent(self, train: NDArray[np.bool_], vocabulary: int) -> list[int]:
         """Return the most frequent tokens of the training texts, as positions in `names`.
@@ -95,6 +92,14 @@ class Tokens:
         x = np.full((len(self.lengths), self.length), PADDING, dtype)
         x[np.arange(self.length) >= self.length - self.lengths[:, None]] = numbers[self.found]
         return x
+
+
+def numbered_characters(codes: NDArray[np.uint32]) -> tuple[NDArray[np.intp], list[str]]:
+    """Return the positions of characters, given by code, among those that occur, and these in order."""
+    there = np.zeros(CODES, np.bool_)
+    there[codes] = True
+    names = [chr(code) for code in np.flatnonzero(there).tolist()]
+    return (np.cumsum(there) - 1)[codes], names
 
 
 def wide(stored: Examples) -> Examples:
