@@ -196,8 +196,9 @@ def rounds_end_with_two_replies(federation: Federation) -> Records:
     federation.wait_until(lambda records: {(2, 1), (3, 1)} <= ended(records, "replied", "dropped").keys())
     federation.stop()
     records = federation.ended()
-    (reason,) = (record["failed"]["3"] for record in records if "3" in record["failed"])
-    assert reason.removeprefix("task of round 1: ") == "no reply by its deadline"  # in which round, if later
+    (missed,) = (record for record in records if "3" in record["failed"])
+    of_round = "task of round 1: " if missed["round"] > 1 else ""
+    assert missed["failed"]["3"] == f"{of_round}no reply by its deadline"
     moments = ended(records, "replied", "dropped")
     assert DEADLINE + 5 < moments[3, 1] >= moments[2, 1]
     assert {record.get("deadline_seconds", DEADLINE) for record in records} == {DEADLINE}
@@ -205,7 +206,12 @@ def rounds_end_with_two_replies(federation: Federation) -> Records:
     assert any(record["incomplete"] for record in records) or (2, 1) in ended(records, "dropped")
     for before, record in pairwise(records):
         assert before["virtual_seconds"] <= record["begin"] <= record["virtual_seconds"]
-        assert len(record["replied"]) >= 2 or record["dropped"]  # all of them, where the machine is that slow
+    at_work: set[int] = set()
+    for record in records:
+        ends = {client for key in ("replied", "dropped", "withdrawn") for client, *_ in record[key]}
+        at_work = (at_work | {*record["selected"]}) - ends - {*map(int, record["failed"])}
+        # On a machine that slow, all tasks may pass their deadline: then nobody is waited for any more.
+        assert len(record["replied"]) >= 2 or not at_work
     return records
 
 
