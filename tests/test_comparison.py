@@ -144,7 +144,7 @@ def test_cells_that_fail_and_those_of_another_version(run: Any, tmp_path: Path, 
         (["--seed", "0", "1", "--reach", "-1"], "reach is -1"),
         (["--seed", "0", "1", "--reach", "0.8", "los=1"], "evaluations have no 'los'"),
         (["--seed", "0", "1", "--stop-at", "accuracy=90"], "80 % is 0.8"),
-        (["--reach", "0.8"], "reach and fresh"),
+        (["--reach", "0.8"], "reach, fresh and baseline"),
         (["--seed", "0", "1", "--show-trace", "always"], "one value"),
     ],
 )

@@ -54,7 +54,7 @@ def grid(finals: Mapping[str, Sequence[float]], reach: Sequence[Target] = (), **
         value += 0.01 if cell.settings.seed else -0.01
         records = [{"round": t, "accuracy": value * t / 3} for t in range(4)]
         found.append(CellRun(cell, Run(Path(), {}, {"final": {"accuracy": value}}, records)))
-    return rows_of(found, "", reach)
+    return rows_of(found, None, reach)
 
 
 def test_what_is_claimed() -> None:

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from fedtide.comparison.methods import label_of, method_of, parse_baseline, setting_of
 from fedtide.comparison.results import (
     CellRun,
     Row,
@@ -47,11 +48,14 @@ def to(*texts: float | str) -> list[Target]:
     return [Target.parse(str(text), "here", needs_name=False) for text in texts]
 
 
-def rows(values: dict[str, Any], *runs: Run, reach: Sequence[float | str] = ()) -> list[Row]:
+def rows(
+    values: dict[str, Any], *runs: Run, reach: Sequence[float | str] = (), baseline: str = ""
+) -> list[Row]:
     """The rows of a comparison of which only the first cells are finished."""
     grid = cells(values, "here")
     found = [CellRun(cell, run) for cell, run in zip(grid, runs, strict=False)]
-    return rows_of(found, grid[0].settings.strategy, to(*reach))
+    every = [cell.others for cell in grid]
+    return rows_of(found, parse_baseline(baseline, every), to(*reach), every[len(runs) :])
 
 
 def test_intervals_of_student() -> None:
@@ -145,6 +149,70 @@ def test_differences_are_paired() -> None:
     assert found[2].difference.deviation == pytest.approx(np.std([0.2, 0.3], ddof=1))
     reached = [[cost is not None for cost in row.reached[row.reach[0]]] for row in found]
     assert reached == [[False, True], [False, False], [True, True], [False]]
+
+
+ASYNCHRONOUS = {"strategy": ["fedavg", "mifa"], "round-ends": [0, 5], "trace": ["always", "phones"]}
+
+
+@pytest.mark.parametrize(
+    ("baseline", "label", "differences"),
+    [  # fedavg 1, 2, 3, 4, then mifa 50, 60, 70: under always and phones with 0, then with 5; the last lacks
+        ("", "fedavg · round-ends 0", [None, None, 2, 2, 49, 58, 69]),
+        ("strategy=fedavg", "fedavg", [None, None, None, None, 49, 58, 67]),
+        ("round-ends=0,strategy=mifa", "round-ends 0 · mifa", [-49, -58, -47, -56, None, None, 20]),
+        ("trace=always", "trace always", [None, 1, None, 1, None, 10, None]),
+        ("strategy=mifa", "mifa", [-49, -58, -67, math.nan, None, None, None]),  # and not to round-ends 0
+    ],
+)
+def test_the_baseline_is_a_method_or_whatever_it_names(
+    baseline: str, label: str, differences: list[float | None]
+) -> None:
+    scores = map(finished, (1.0, 2.0, 3.0, 4.0, 50.0, 60.0, 70.0))
+    found = rows(ASYNCHRONOUS, *scores, baseline=baseline)
+    assert {row.versus for row in found} == {label}
+    np.testing.assert_equal([row.difference and row.difference.mean for row in found], differences)
+
+
+def test_a_baseline_lacks_the_options_of_others() -> None:
+    """A method is named by less than all of its settings, as long as it is one."""
+    tables = [
+        {"strategy": "fedavg", "option": []},
+        {"strategy": "fedprox", "option": ["mu=0.1"]},
+        {"strategy": "fedprox", "option": ["mu=1"]},
+    ]
+    grid = {"cell": tables, "trace": ["always", "bernoulli:p=0.5"]}
+    scores = [*map(finished, (1.0, 2.0, 30.0, 40.0, 50.0, 60.0))]
+    for baseline in ("", "strategy=fedavg", "option=default,strategy=fedavg"):
+        found = rows(grid, *scores, baseline=baseline)
+        assert [row.difference and row.difference.mean for row in found] == [None, None, 29, 38, 49, 58]
+    found = rows(grid, *scores, baseline="option=mu=1,trace=bernoulli:p=0.5")  # a spec with an option
+    assert [row.difference and row.difference.mean for row in found] == [-59, -58, -30, -20, -10, None]
+
+
+@pytest.mark.parametrize(
+    ("baseline", "says"),
+    [
+        ("fedavg", "'fedavg' is not KEY=VALUE"),
+        ("strategy=", "'strategy=' is not KEY=VALUE"),
+        ("strategy=fedsgd", "no strategy is 'fedsgd'; there are fedavg, mifa"),
+        ("seed=1", "seed does not vary; what varies is strategy, round-ends"),
+        ("strategy=fedavg,round-ends=5", "no combination of settings has all of these"),
+        ("round-ends=0", "is it fedavg · round-ends 0 or mifa · round-ends 0?"),
+    ],
+)
+def test_baselines_that_no_comparison_has(baseline: str, says: str) -> None:
+    tables = [("fedavg", 0), ("mifa", 0), ("mifa", 5), ("fedavg", 3)]
+    every = [{"strategy": strategy, "round-ends": ends} for strategy, ends in tables]
+    if "is it" in says:
+        every[3] = {"strategy": "scaffold", "round-ends": 3}
+    with pytest.raises(ValueError, match=re.escape(says)):
+        parse_baseline(baseline, every)
+
+
+def test_what_belongs_to_a_method() -> None:
+    varied = {"strategy": "fedavg", "option": [], "round-ends": 0, "trace": "always", "seed": 1}
+    assert label_of(method_of(varied)) == "fedavg · option default · round-ends 0"
+    assert label_of(setting_of(varied)) == "trace always"
 
 
 def test_options_can_vary() -> None:

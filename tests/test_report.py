@@ -293,6 +293,25 @@ def test_a_grid_of_strategies_and_traces() -> None:
     assert found.bold == {(1, 1), (2, 1), (0, 2)}
 
 
+def test_asynchronous_and_synchronous_methods_share_a_panel() -> None:
+    """How many replies end a round belongs to the method, as in the claims of a comparison."""
+    runs = []
+    for ends in (0, 5):
+        for trace in ("phones", "speeds"):
+            varied = {"strategy": "fedavg", "round-ends": ends, "trace": trace}
+            runs.append(
+                CellRun(
+                    Cell(Settings(strategy="fedavg", round_ends=ends, trace=trace), varied),
+                    Run(Path(), {}, {}, []),
+                )
+            )
+    names = {f"fedavg · round-ends {ends}": f"fedavg · round-ends {ends} · trace " for ends in (0, 5)}
+    assert Subject(runs).panels == {
+        f"trace {trace}": {name: label + trace for name, label in names.items()}
+        for trace in ("phones", "speeds")
+    }
+
+
 def test_a_comparison_made_again(compared: Path, tmp_path: Path, capsys: Any) -> None:
     """Without a report, with one that computes nothing, and with one that cannot be written."""
     shutil.copytree(compared.parent / "cells", tmp_path / "cells")

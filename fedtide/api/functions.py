@@ -70,6 +70,7 @@ def compare(
     fresh: bool = False,
     tune: Sequence[str] = (),
     tune_trials: int = TUNE_TRIALS,
+    baseline: str = "",
     progress: bool = True,
     **settings: Any,
 ) -> Comparison:
@@ -91,6 +92,9 @@ def compare(
         ``"option.mu=0.001|0.01|0.1"``. Runs that differ in the seed only share the best values. Needs Optuna.
     tune_trials
         Trials of each search.
+    baseline
+        What the others are compared to, such as ``"strategy=fedavg,round-ends=0"``; what it leaves out is as
+        in each of them. By default, the first method.
     progress
         Show a progress bar and the table.
     **settings
@@ -119,7 +123,7 @@ def compare(
         wanted = setting_values({"reach": reach})["reach"]
         targets = parse_targets(wanted if isinstance(wanted, list) else [wanted])
         tuning = Tuning.parse(tune, tune_trials) if tune else None
-        done = compare_and_report(combinations, console, targets, fresh, tuning)
+        done = compare_and_report(combinations, console, targets, fresh, tuning, baseline)
     if done.signal:
         raise KeyboardInterrupt("the same call continues the comparison")
     if done.failed:
@@ -149,7 +153,7 @@ def load(folder: str | os.PathLike[str], *, trust: bool = False) -> Run | Compar
         return read_run(path, trust, records=True)
     subject = read_subject([path], trust)
     runs = [CellRun(cell, run.with_records()) for cell, run in subject.runs]
-    return Comparison(runs, path, runs[0].cell.settings.strategy, subject.reach, subject.lacking)
+    return Comparison(runs, path, subject.baseline, subject.reach, subject.lacking)
 
 
 @contextmanager

@@ -91,9 +91,10 @@ def compare_and_report(
     reach: Sequence[Target],
     fresh: bool,
     tuning: Tuning | None = None,
+    baseline: str = "",
 ) -> Comparison:
     """Run a comparison and write its page; see `compare`."""
-    comparison = compare(cells, console, reach, fresh, tuning)
+    comparison = compare(cells, console, reach, fresh, tuning, baseline)
     from fedtide.report.make import report_comparison
 
     signals = [comparison.signal] if comparison.signal else []

@@ -50,8 +50,9 @@ def execute(parser: Parser, arguments: argparse.Namespace, imported: Callable[[]
                 raise SettingsError(f"resume is for single runs, and so is trust; {advice}")
             imported()
             return _compare(values, arguments, console)
-        if arguments.reach is not None or arguments.fresh:
-            raise SettingsError("reach and fresh are for comparisons: give a setting several values")
+        if arguments.reach is not None or arguments.fresh or arguments.baseline:
+            what = "reach, fresh and baseline are for comparisons"
+            raise SettingsError(f"{what}: give a setting several values")
         source = arguments.config or "command line"
         settings = settings_of(values, source, arguments.trust)
         if arguments.show_trace is not None:
@@ -117,7 +118,7 @@ def _compare(values: dict[str, Any], arguments: argparse.Namespace, console: Con
     run = compare_and_report if arguments.rehearse is None else rehearse
     with display():
         try:
-            done = run(cells, console, reach, arguments.fresh, tuning)
+            done = run(cells, console, reach, arguments.fresh, tuning, arguments.baseline)
         except Stopped as stopped:
             console.print(INTERRUPTED, highlight=False)
             return 128 + stopped.number

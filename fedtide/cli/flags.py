@@ -98,6 +98,9 @@ def _add_commands(parser: Parser) -> None:
     parser.add_argument("--tune", nargs="+", metavar="KEY=RANGE", help=text)
     text = f"trials of each search (default: {TUNE_TRIALS})"
     parser.add_argument("--tune-trials", type=int, metavar="INT", help=text)
+    text = "in a comparison: what the others are compared to, such as strategy=fedavg,round-ends=0; what it "
+    text += "leaves out is as in each of them (default: the first method)"
+    parser.add_argument("--baseline", default="", metavar="KEY=VALUE,...", help=text)
     text = "in a comparison: train finished cells again"
     parser.add_argument("--fresh", action="store_true", help=text)
     text = "import the parts outside of fedtide that the folder to --resume names"

@@ -7,6 +7,7 @@ fedtide --list
 fedtide --show-trace phones --num-clients 100 --num-rounds 300
 fedtide --rehearse examples/fleet.csv         # which method for the devices of this log?
 fedtide export runs/FOLDER --to onnx          # the model of a run, for other programs
+fedtide report runs/FOLDER                    # its page of plots again
 fedtide runs                                  # what there is in runs/; --prune deletes old runs
 fedtide fleet                                 # how are the boards of the federation?
 """
@@ -26,7 +27,10 @@ if TYPE_CHECKING:
     from fedtide.cli.flags import Parser
 
 
-COMMANDS = {"export": "fedtide.api.export", "fleet": "fedtide.fleet.command", "runs": "fedtide.runs"}
+COMMANDS = {
+    **{"export": "fedtide.api.export", "fleet": "fedtide.fleet.command"},
+    **{"report": "fedtide.report.__main__", "runs": "fedtide.runs"},
+}
 """Modules of the commands that are more than settings of a run, by their first word."""
 
 

@@ -119,6 +119,7 @@ def rehearse(
     reach: Sequence[Target],
     fresh: bool,
     tuning: Tuning | None = None,
+    baseline: str = "",
 ) -> Rehearsal:
     """Describe the participation, run the methods, rank them, and print how to deploy the best one.
 
@@ -129,7 +130,7 @@ def rehearse(
     participation = show_trace(first, console)
     lines = describe_log(first, participation["virtual_seconds"])
     print_lines(console, [(name.ljust(15), text) for name, text in lines])
-    comparison = compare_and_report(cells, console, reach, fresh, tuning)
+    comparison = compare_and_report(cells, console, reach, fresh, tuning, baseline)
     done = Rehearsal(participation, comparison, ranked(comparison.rows))
     kept = json.dumps(done.as_json(), indent=2, ensure_ascii=False)
     (comparison.folder / FILE).write_text(kept + "\n", encoding="utf-8")

@@ -1,13 +1,13 @@
 """Claims of a comparison: rankings of its methods over its settings, and the sentences that sum them up.
 
-A *setting* is a combination of all that varies besides the methods and the seed: in most comparisons, a trace
-on a task. It is the unit of the tests, in which each method has one value, the mean over its seeds. Seeds are
-not settings: they ask the same question again, and more of them make any difference significant that holds
-for one trace on one data set. A claim about methods is one about other traces and data sets, too, and only
-different ones of these support it (Demšar 2006, Section 3.2: "the number of data sets", not of samples).
+A setting (see `methods`) is the unit of the tests, in which each method has one value, the mean over its
+seeds. Seeds are not settings: they ask the same question again, and more of them make any difference
+significant that holds for one trace on one data set. A claim about methods is one about other traces and data
+sets, too, and only different ones of these support it (Demšar 2006, Section 3.2: "the number of data sets",
+not of samples).
 
-A *method* is the strategy, with whatever varies of the settings that belong to it (`OF_METHOD`). One of which
-a run failed, or never reached the target, is the worst in the setting; several such are equal.
+A method of which a run failed, or never reached the target, is the worst in the setting; several such are
+equal.
 """
 
 from __future__ import annotations
@@ -20,15 +20,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedtide.base.wording import count
+from fedtide.comparison.methods import label_of, method_of, setting_of
 from fedtide.comparison.ranking import Ranking
-from fedtide.comparison.results import Row, label_of
+from fedtide.comparison.results import Row
 from fedtide.comparison.tables import REACHED, Columns, goal_of
 from fedtide.config.target import Target
 
-OF_METHOD = (
-    *("strategy", "option", "learning-rate", "lr-schedule", "server-opt", "amplify", "select"),
-    "round-ends",  # after how many replies the model changes: what makes a method asynchronous
-)
 MAX_NAMES = 6  # in a part of a sentence
 SMALLEST_P = 1e-4  # that is shown
 RANKS = (
@@ -148,9 +145,7 @@ def listed(names: Sequence[str]) -> str:
 
 def _place(varied: Mapping[str, Any]) -> tuple[str, str]:
     """Return the setting and the method of a run."""
-    method = {key: value for key, value in varied.items() if key in OF_METHOD}
-    setting = {key: value for key, value in varied.items() if key not in (*method, "seed")}
-    return label_of(setting), label_of(method)
+    return label_of(setting_of(varied)), label_of(method_of(varied))
 
 
 def _measures(rows: Sequence[Row]) -> list[tuple[str, Callable[[Row], float]]]:

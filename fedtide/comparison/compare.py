@@ -21,6 +21,7 @@ from fedtide.base.files import replacing
 from fedtide.base.wording import count, say
 from fedtide.comparison import claims, tables
 from fedtide.comparison.comparison import CELLS, COMPARISON, Comparison
+from fedtide.comparison.methods import parse_baseline
 from fedtide.comparison.results import CellRun, targets_of
 from fedtide.comparison.runner import Outcome, Runner, Work
 from fedtide.comparison.store import CellStore, identity, outdated
@@ -44,15 +45,18 @@ def compare(
     reach: Sequence[Target] = (),
     fresh: bool = False,
     tuning: Tuning | None = None,
+    baseline: str = "",
 ) -> Comparison:
     """Train the cells that are not finished yet, and write the table of all.
 
     All cells have the same `run_dir` and workers. The table has the cost of reaching the targets in `reach`,
-    or that at which all cells stop; `fresh` trains finished cells again; `tuning` is what is searched before.
-    ValueError: Ray cannot be started, the folder cannot be written, another process runs this comparison, or
-    a target is not one of these cells; see also `tuned`.
+    or that at which all cells stop; `fresh` trains finished cells again; `tuning` is what is searched before;
+    `baseline` is as of `parse_baseline`. ValueError: Ray cannot be started, the folder cannot be written,
+    another process runs this comparison, or a target or the baseline is not one of these cells; see also
+    `tuned`.
     """
     first = cells[0].settings
+    compared_to = parse_baseline(baseline, [cell.others for cell in cells])
     reach = targets_of(cells, reach)
     logger_types(first.log)
     store, folder = CellStore(first.run_dir), _folder(cells, tuning)
@@ -79,7 +83,7 @@ def compare(
             for cell in every
             if cell.settings not in known
         ]
-        comparison = Comparison(finished, folder, first.strategy, reach, lacking, failed, number)
+        comparison = Comparison(finished, folder, compared_to, reach, lacking, failed, number)
         with deferring() as signals:
             _write(comparison, every, store)
             _show(console, comparison, len(cells), progress.found)
@@ -223,7 +227,8 @@ def _write(comparison: Comparison, cells: Sequence[Cell], store: CellStore) -> N
         for cell in cells
     ]
     failed = {store.path(settings).name: reason for settings, reason in comparison.failed.items()}
-    about = {"command": sys.argv, "reach": [*map(str, comparison.reach)], "failed": failed}
+    about: dict[str, object] = {"command": sys.argv, "reach": [*map(str, comparison.reach)]}
+    about |= {"baseline": comparison.baseline, "failed": failed}
     about |= {"display": lost} if (lost := lost_display()) else {}
     content = {
         "table.md": "\n".join(tables.markdown(*each) for each in parts),

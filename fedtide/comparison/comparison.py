@@ -13,8 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtide.comparison import claims, tables
+from fedtide.comparison.methods import Baseline, label_of, without_seed
 from fedtide.comparison.ranking import Ranking
-from fedtide.comparison.results import CellRun, Row, band_of, label_of, rows_of
+from fedtide.comparison.results import CellRun, Row, band_of, rows_of
 from fedtide.config import Settings
 from fedtide.config.target import Target
 from fedtide.engine.run_folder import finite
@@ -43,7 +44,7 @@ class Comparison:
 
     runs: Sequence[CellRun]
     folder: Path
-    first: str = ""  # the strategy that the others are compared to
+    baseline: Baseline | None = None  # what the others are compared to; None: the first method
     reach: Sequence[Target] = ()  # the targets to which costs are counted
     lacking: Sequence[claims.Lacking] = ()  # the runs that are not finished
     failed: Mapping[Settings, str] = field(default_factory=dict)  # why cells failed
@@ -52,7 +53,8 @@ class Comparison:
     @cached_property
     def rows(self) -> list[Row]:
         """The runs that differ in the seed only, and their numbers."""
-        return rows_of(self.runs, self.first, self.reach)
+        lacking = [without_seed(run.varied) for run in self.lacking]
+        return rows_of(self.runs, self.baseline, self.reach, lacking)
 
     @cached_property
     def rankings(self) -> list[Ranking]:

@@ -1,4 +1,4 @@
-"""What a comparison found: means over seeds, intervals, differences to the first method, curves, costs.
+"""What a comparison found: means over seeds, intervals, differences to the baseline, curves, costs.
 
 Costs are counted to the end, and to targets, which `targets_of` checks.
 """
@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedtide.base.errors import SettingsError
+from fedtide.comparison.methods import Baseline, Varied, label_of, method_of, reference_of
 from fedtide.config.grid import Cell
 from fedtide.config.target import LOSSES, Target
 from fedtide.engine.history import Cost, Numbers, bins
@@ -53,9 +54,9 @@ class Row:
     """The runs of a comparison that differ in the seed only, and the numbers that are compared."""
 
     runs: Sequence[CellRun]
-    difference: Estimate | None = None  # of the final value to the first strategy's; None for the first
+    difference: Estimate | None = None  # of the final value to the baseline's; None: it is the baseline
     reach: Sequence[Target] = ()
-    first: str = ""  # the first strategy
+    versus: str = ""  # the label of the baseline
 
     @property
     def varied(self) -> Mapping[str, Any]:
@@ -153,26 +154,29 @@ class Row:
         }
 
 
-def rows_of(finished: Sequence[CellRun], first: str = "", reach: Sequence[Target] = ()) -> list[Row]:
-    """Return the rows of finished runs; `first` is the strategy that the others are compared to."""
+def rows_of(
+    finished: Sequence[CellRun],
+    baseline: Baseline | None = None,
+    reach: Sequence[Target] = (),
+    lacking: Sequence[Varied] = (),
+) -> list[Row]:
+    """Return the rows of finished runs.
+
+    `baseline` is what they are compared to, by default the first method. `lacking` are the combinations that
+    are not finished: what is to be compared to one of them is compared to no other.
+    """
     groups: dict[str, list[CellRun]] = defaultdict(list)
     for one in finished:
         groups[str(one.cell.others)].append(one)
-    rows = {key: Row(group, reach=reach, first=first) for key, group in groups.items()}
+    every = [*(group[0].cell.others for group in groups.values()), *lacking]
+    baseline = method_of(every[0]) if baseline is None and every else baseline or {}
+    rows = {key: Row(group, None, reach, label_of(baseline)) for key, group in groups.items()}
     found = []
-    for key, row in rows.items():
-        changed = {"strategy": first} if "strategy" in row.varied else {}
-        reference = str({**row.varied, **changed})
-        found.append(row if reference == key else replace(row, difference=row.against(rows.get(reference))))
+    for row in rows.values():
+        reference = reference_of(row.varied, baseline, every)
+        is_baseline = reference == row.varied
+        found.append(row if is_baseline else replace(row, difference=row.against(rows.get(str(reference)))))
     return found
-
-
-def label_of(varied: Mapping[str, Any]) -> str:
-    """Return a label made of settings: just the value of the strategy, others with their keys."""
-    values = {key: ",".join(v) if isinstance(v, list) else v for key, v in varied.items()}
-    return " · ".join(
-        str(v) if key in ("strategy", "folder") else f"{key} {v or 'default'}" for key, v in values.items()
-    )
 
 
 def estimate(values: Sequence[float]) -> Estimate:

@@ -57,8 +57,8 @@ def columns(row: Row) -> Columns:
         f"last 10{unit}": mean_and_deviation(row.last, number),
         f"worst client{unit}": mean_and_deviation(row.worst, number),
         f"10th percentile{unit}": mean_and_deviation(row.tenth, number),
-        f"vs {row.first}": _plus(row.difference.mean, number) if row.difference else "",
-        f"95 % interval vs {row.first}": _ends(row.difference, number) if row.difference else "",
+        f"vs {row.versus}": _plus(row.difference.mean, number) if row.difference else "",
+        f"95 % interval vs {row.versus}": _ends(row.difference, number) if row.difference else "",
         "uploads": f"{row.cost.uploads:.0f}",
         "MB up": f"{row.cost.megabytes_up:.2f}",
         "MB down": f"{row.cost.megabytes_down:.2f}",
@@ -232,7 +232,8 @@ def _ends(value: Estimate, number: Callable[[float], str]) -> str:
 def caption(rows: Sequence[Row]) -> str:
     """Return the caption, which explains the numbers."""
     about = "Mean ± standard deviation over seeds; 95 % intervals (Student) of the mean"
-    paired = f", and of the difference to {rows[0].first} with the same seed" if len(rows) > 1 else ""
+    compared = any(row.difference for row in rows)
+    paired = f", and of the difference to {rows[0].versus} with the same seed" if compared else ""
     keys = ", ".join(rows[0].tuned if rows else ())
     searched = f" Best values of {keys}, from a search with another seed and on other data." if keys else ""
     return f"{about}{paired}.{searched}"

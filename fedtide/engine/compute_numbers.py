@@ -38,7 +38,7 @@ def numbers_of_run(run: Run, compute: bool) -> ClientNumbers | str:
     if run.problem:
         return f"the run {run.problem}"
     if not compute:
-        return "not computed yet; python -m fedtide.report FOLDER computes them"
+        return "not computed yet; fedtide report FOLDER computes them"
     settings = run.settings
     try:
         federation = Federation.of(settings.for_clients())

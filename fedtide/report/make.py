@@ -18,6 +18,7 @@ from fedtide.base.wording import count, say
 from fedtide.comparison import claims, tables
 from fedtide.comparison.claims import Lacking
 from fedtide.comparison.comparison import Comparison
+from fedtide.comparison.methods import without_seed
 from fedtide.comparison.results import CellRun, Row, rows_of
 from fedtide.config import Settings
 from fedtide.engine.client_numbers import ClientNumbers
@@ -42,7 +43,7 @@ from fedtide.report.write import write_page
 from traces import Trace
 
 FILE = "report.html"
-AGAIN = "python -m fedtide.report makes it"
+AGAIN = "fedtide report makes it"
 
 
 def report_run(experiment: Experiment, ended: Outcome, folder: Path, console: Console) -> None:
@@ -63,7 +64,9 @@ def report_comparison(comparison: Comparison, settings: Settings, console: Conso
 
     def make() -> Path:
         found, folder = comparison, comparison.folder
-        subject = Subject(found.runs, shlex.join(sys.argv), found.reach, [folder], found.lacking)
+        subject = Subject(
+            found.runs, shlex.join(sys.argv), found.reach, found.baseline, [folder], found.lacking
+        )
         return _write(page_of(subject, compute=False), folder, settings)
 
     if comparison.rows and settings.report != "none":
@@ -170,7 +173,8 @@ def _rows(subject: Subject) -> list[Row]:
         for cell, run in subject.runs
         if len(run.history)
     ]
-    return rows_of(finished, finished[0].cell.settings.strategy, subject.reach) if finished else []
+    lacking = [without_seed(run.varied) for run in subject.lacking]
+    return rows_of(finished, subject.baseline, subject.reach, lacking)
 
 
 def _lacking(subject: Subject) -> list[Lacking]:

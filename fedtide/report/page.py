@@ -12,7 +12,8 @@ import numpy as np
 
 from fedtide.base.wording import count, duration
 from fedtide.comparison import tables
-from fedtide.comparison.results import Row, label_of
+from fedtide.comparison.methods import label_of
+from fedtide.comparison.results import Row
 from fedtide.engine.read_run import Run
 from fedtide.engine.run_folder import finite
 from fedtide.report.participation import COLOURS, State

@@ -12,7 +12,8 @@ from typing import Any
 from fedtide.base.errors import SettingsError
 from fedtide.comparison.claims import Lacking
 from fedtide.comparison.comparison import CELLS, COMPARISON
-from fedtide.comparison.results import CellRun, label_of, parse_targets
+from fedtide.comparison.methods import Baseline, label_of, method_of, parse_baseline, setting_of, without_seed
+from fedtide.comparison.results import CellRun, parse_targets
 from fedtide.config.grid import Cell
 from fedtide.config.settings import EXECUTION_ONLY, shown
 from fedtide.config.target import Target
@@ -31,6 +32,7 @@ class Subject:
     runs: Sequence[CellRun]  # without their records
     command: str = ""  # that made it; empty if there are several
     reach: Sequence[Target] = ()  # to which the tables show the cost
+    baseline: Baseline | None = None  # see `Comparison`
     folders: Sequence[Path] = ()
     lacking: Sequence[Lacking] = ()  # the runs that a comparison lists and that are not finished
 
@@ -64,16 +66,15 @@ class Subject:
     def panels(self) -> dict[str, dict[str, str]]:
         """The labels that are drawn together: by panel, a label for each name in it.
 
-        In a grid, the panels are all settings but the strategy, and names are strategies; else there is one
-        panel with all labels.
+        In a grid, a panel is a setting, and names are methods; else there is one panel with all labels.
         """
         panels: dict[str, dict[str, str]] = {}
         for label, group in self.groups.items():
-            others = {key: value for key, value in group[0].cell.others.items() if key != "strategy"}
-            panels.setdefault(label_of(others), {})[group[0].cell.settings.strategy] = label
-        strategies = {strategy for panel in panels.values() for strategy in panel}
-        labels = sum(len(panel) for panel in panels.values())
-        if len(strategies) > 1 and len(panels) > 1 and labels > len(panels):
+            varied = group[0].cell.others
+            name = label_of(method_of(varied)) or group[0].cell.settings.strategy
+            panels.setdefault(label_of(setting_of(varied)), {})[name] = label
+        methods = {name for panel in panels.values() for name in panel}
+        if len(methods) > 1 and 1 < len(panels) < len(self.groups):
             return panels
         return {"": {label: label for label in self.groups}}
 
@@ -83,10 +84,12 @@ def subject_of(run: Run) -> Subject:
     return Subject([CellRun(Cell(run.settings, {}), run)], command_of(run.config), folders=[run.path])
 
 
-def read_subject(folders: Sequence[Path], trust: bool = False) -> Subject:
-    """Read the runs of several folders, each of a run or of a comparison; `trust` is as of `read_run`.
+def read_subject(folders: Sequence[Path], trust: bool = False, baseline: str = "") -> Subject:
+    """Read the runs of several folders, each of a run or of a comparison.
 
-    ValueError: a folder does not exist or has no run, or the folders have different tasks.
+    `trust` is as of `read_run` and `baseline` as of `parse_baseline`; by default, it is that of the
+    comparison. ValueError: a folder does not exist or has no run, the folders have different tasks, or they
+    have no such baseline.
     """
     parts = [_read(folder, trust) for folder in folders]
     tasks = [", ".join(sorted({cell.settings.task for cell, _ in part.runs})) for part in parts]
@@ -96,12 +99,16 @@ def read_subject(folders: Sequence[Path], trust: bool = False) -> Subject:
     runs = [*{found.run.path.resolve(): found for part in parts for found in part.runs}.values()]
     if len(parts) > 1 or not runs[0].cell.varied:
         runs = _with_differences(runs)
+    lacking = [run for part in parts for run in part.lacking]
+    every = [*(cell.others for cell, _ in runs), *(without_seed(run.varied) for run in lacking)]
+    kept = parts[0].baseline if len(parts) == 1 else None
     return Subject(
         runs,
         parts[0].command if len(parts) == 1 else "",
         next((part.reach for part in reversed(parts) if part.reach), ()),
+        parse_baseline(baseline, every) if baseline else kept,
         folders,
-        [run for part in parts for run in part.lacking],
+        lacking,
     )
 
 
@@ -158,4 +165,6 @@ def _comparison(folder: Path, trust: bool) -> Subject:
             runs.append(CellRun(Cell(run.settings, varied, paper, entry.get("tuned", {})), run))
         except ValueError:  # also: settings of an unknown version
             lacking.append(Lacking(varied, isinstance(failed, dict) and name in failed))
-    return Subject(runs, command_of(about), _targets(about.get("reach")), [folder], lacking)
+    baseline = about.get("baseline")  # earlier versions kept none
+    baseline = baseline if isinstance(baseline, dict) else None
+    return Subject(runs, command_of(about), _targets(about.get("reach")), baseline, [folder], lacking)

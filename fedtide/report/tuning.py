@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fedtide.base.wording import count
-from fedtide.comparison.results import label_of
+from fedtide.comparison.methods import label_of
 from fedtide.comparison.tuning import FILE
 from fedtide.engine.records import is_number
 from fedtide.engine.run_files import read_json
