@@ -94,6 +94,34 @@ def test_a_run_is_that_of_the_command_line() -> None:
     assert "accuracy" in repr(run)
 
 
+def test_the_history_of_one_client() -> None:
+    names = np.array(["Pia", "Nora", "Otto"])[np.arange(60) % 3]
+    task = fedtide.Task.from_arrays(np.eye(60), np.arange(60) % 2, clients=names)
+    few = {**SMALL, "num_clients": 3, "num_rounds": 30, "local_steps": 4, "task": task}
+    run = fedtide.run(strategy="fedavg", trace="bernoulli:p=0.7+pools:first=8+lost:p=0.3", **few)
+    history = run.client("Otto")
+    assert history.equals(run.client(1))
+    records = run.records[1:]
+    assert history.index.tolist() == [record["round"] for record in records]
+    for (_, row), record in zip(history.iterrows(), records, strict=True):
+        counted = dict(zip(record["active"], record["steps"], strict=True))
+        assert (1 in counted) == (row.state in ("complete", "incomplete"))
+        if 1 in counted:
+            assert (row.steps, row.state) == (counted[1], "complete" if counted[1] == 4 else "incomplete")
+        else:
+            assert row.reason == record["failed"].get("1", "")
+            assert (row.state == "lost") == (row.reason == "reply lost")
+    assert {"incomplete", "lost", "offline"} <= {*history.state}
+    assert not [column for column in run.metrics.columns if column.startswith("failed.")]
+    with pytest.raises(fedtide.SettingsError, match=r"no client 'oto'; did you mean Otto"):
+        run.client("oto")
+    late = fedtide.run(strategy="fedbuff", trace="phones", round_ends=2, **{**SMALL, "num_rounds": 12})
+    lags = {c: dict(late.client(c).lag.dropna()) for c in range(6)}
+    told = [(r["round"], one["client"], one["lag"]) for r in late.records for one in r.get("late", [])]
+    assert told
+    assert all(lags[client][t] == lag for t, client, lag in told)
+
+
 def test_parts_are_objects() -> None:
     class Local(Halved):
         """Not importable by another process."""

@@ -206,6 +206,8 @@ def test_unknown_names_list_the_known_ones(refused: Any, flag: str) -> None:
         ("--stategy=fedavg", "--stategy=fedavg; did you mean --strategy"),
         ("--num_clients 3", "did you mean --num-clients"),
         ("--lr=0.1", "did you mean --learning-rate"),
+        ("--rounds=5", "did you mean --num-rounds"),
+        ("--batch=5", "did you mean --batch-size"),
         ("--strategy=fedprox:mu=0.1 --option=mu=0.2", "fedprox:mu=0.1 has mu, which option or tune sets aga"),
         ("--fresh fedavg", "fedavg; .*--NAME VALUE"),
         ("--trace=bernoulli:0.3", "character 11 .*key=value.*bernoulli:p=0.5"),

@@ -44,9 +44,10 @@ def page(own: Folder) -> Folder:
 
 def test_the_page_shows_every_kind_of_part() -> None:
     names = ("methods", "private", "model", "fine_tuning", "traces", "split", "data", "text", "selection")
+    names += ("logger",)
     assert {*FILES} == {"test_my_methods.py", *(f"my_{name}.py" for name in names)}
     named = " ".join(COMMANDS)
-    for flag in ("strategy", "model", "trace", "partition", "sizes", "task", "select"):
+    for flag in ("strategy", "model", "trace", "partition", "sizes", "task", "select", "log"):
         assert re.search(rf"--{flag} my_", named)
 
 
@@ -80,3 +81,7 @@ def test_a_command_of_the_page_does_what_it_says(command: str, page: Folder, cap
         assert summary["rounds"] == 3
         assert summary["client_fits"] > 0
         assert summary["final"]["loss"] > 0
+        if "--log" in arguments:
+            lines = Path(summary["run_dir"], "curve.csv").read_text().splitlines()
+            assert [line.partition(",")[0] for line in lines] == ["0", "1", "2", "3"]
+            assert float(lines[-1].partition(",")[2]) == summary["final"]["loss"]

@@ -187,6 +187,15 @@ def test_no_function_of_the_system_is_called(here: Path) -> None:
         fedtide.load("run", trust=True).model()  # type: ignore[union-attr]
 
 
+def test_a_logger_that_only_the_folder_names_is_not_imported(here: Path) -> None:
+    change(here / "run", log='"tensorboard,mine.Log"')
+    done = cli("--resume=run", "--num-rounds=2", cwd=here)
+    assert done.code == 2
+    assert "model mine.Net, log mine.Log, strategy mine.Mine;" in done.err
+    assert not (here / "imported").exists()
+    assert cli("--resume=run", "--num-rounds=2", "--log=", "--trust", cwd=here).code == 0
+
+
 def test_a_folder_that_is_trusted_or_whose_parts_are_named_again_goes_on(here: Path) -> None:
     named = ("--strategy=mine.Mine", "--model=mine.Net")
     assert cli("--resume=run", "--num-rounds=2", named[0], cwd=here).code == 2

@@ -15,6 +15,7 @@ from fedtide.comparison.results import CellRun, rows_of
 from fedtide.config import Settings
 from fedtide.config.grid import Cell
 from fedtide.engine.client_numbers import read_numbers
+from fedtide.engine.client_states import State, states_of
 from fedtide.engine.read_run import Run
 from fedtide.engine.run import simulate
 from fedtide.engine.update_shares import update_shares
@@ -22,7 +23,7 @@ from fedtide.plan import Plan
 from fedtide.report.__main__ import main
 from fedtide.report.curves import band_of, curves_figure, smoothed
 from fedtide.report.page import grid_of
-from fedtide.report.participation import COLUMNS, ROWS, State, StateGrid, of_run, states_of
+from fedtide.report.participation import COLUMNS, ROWS, StateGrid, of_run
 from fedtide.report.rounds import event_figure
 from fedtide.report.subject import Subject, read_subject
 from traces import RoundAvailability

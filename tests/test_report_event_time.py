@@ -9,6 +9,7 @@ import pytest
 
 import sim
 from fedtide.config import Settings
+from fedtide.engine.client_states import State
 from fedtide.engine.run import simulate
 from fedtide.engine.run_files import records_in
 from fedtide.federation import Federation
@@ -16,7 +17,7 @@ from fedtide.plan import Plan
 from fedtide.report.event_time import Outcome, TimedRun, play, tasks_of
 from fedtide.report.event_time_figures import MAX_BARS, MAX_CLIENTS, gantt_figure, lag_figure, lags_by_client
 from fedtide.report.make import page_of
-from fedtide.report.participation import State, of_run
+from fedtide.report.participation import of_run
 from fedtide.report.subject import read_subject
 
 TWO = "client,start,end,steps_per_second\n0,0,100,1\n1,0,100,.25\n"  # a task of 10 steps: 10 s, 40 s

@@ -12,8 +12,9 @@ from rich.console import Console
 
 import sim
 from fedtide.config import Settings
+from fedtide.engine.client_states import State
 from fedtide.federation import Federation
-from fedtide.report.participation import State, StateGrid
+from fedtide.report.participation import StateGrid
 from fedtide.report.participation_figure import participation_figure
 from fedtide.report.trace import participation_of, print_lines
 from fedtide.report.trace_statistics import SpellLengths, describe, observe

@@ -13,7 +13,6 @@ from fedtide.base import dotted
 from fedtide.base.errors import SettingsError
 from fedtide.base.fingerprint import fingerprint
 from fedtide.config.settings import shown
-from fedtide.plan import REGISTRIES
 from traces import Trace
 
 _FIRST: dict[str, str | None] = {}
@@ -39,7 +38,7 @@ def _plain(kind: str, value: Any, unknown: Callable[[str], object]) -> Any:
         return [_plain(kind, part, unknown) for part in value]
     if isinstance(value, os.PathLike):
         return os.fspath(value)
-    if kind not in REGISTRIES or isinstance(value, str):
+    if kind not in dotted.CALLED_WITH or isinstance(value, str):
         return value
     digits, factory = fingerprint(value), _factory(kind, value)
     if factory is value and _is_importable(value):

@@ -151,11 +151,13 @@ def as_options(parameters: Iterable[inspect.Parameter]) -> dict[str, Option]:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return the end of a message: the known name of which an unknown one has the initials, or is like."""
-    name, known = name.lower().replace("_", "-"), [*known]
-    short = [one for one in known if "".join(word[:1] for word in one.split("-")) == name.strip("-")]
-    similar = short or get_close_matches(name, known, 1)
-    return f"; did you mean {similar[0]}?" if similar else ""
+    """Return the end of a message: the known name that an unknown one abbreviates or resembles."""
+    name, shown = name.lower().replace("_", "-").strip("-"), {one.lower(): one for one in known}
+    words = {one: one.strip("-").split("-") for one in shown}
+    short = [one for one, own in words.items() if "".join(word[:1] for word in own) == name]
+    parts = [one for one, own in words.items() if name in (own[0], own[-1])]
+    similar = short or parts or get_close_matches(name, shown, 1)
+    return f"; did you mean {shown[similar[0]]}?" if similar else ""
 
 
 def check(instance: Any) -> None:

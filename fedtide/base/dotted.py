@@ -30,6 +30,7 @@ CALLED_WITH: dict[str, tuple[str, ...] | None] = {
     "lr-schedule": (),
     "server-opt": ("weights",),
     "select": ("roster", "seed"),
+    "log": ("run",),
     "strategy": None,
     "rule": None,
 }
@@ -40,6 +41,7 @@ DERIVED_FROM = {
     "trace": "traces.Trace",
     "select": "strategies.Selection",
     "server-opt": "strategies.Layer",
+    "log": "fedtide.loggers.base.Logger",
     "lr-schedule": "collections.abc.Callable",
     "partition": "collections.abc.Sequence",
     "sizes": "collections.abc.Sequence",
@@ -52,6 +54,9 @@ PROVIDED: dict[str, Callable[..., Any]] = {}
 OURS = ("clients.rules.", "fedtide.tasks.", "strategies.", "traces.", "flwr.server.strategy.", "python.")
 """How the names of parts begin that come with fedtide or Flower, or were given as objects."""
 
+SEPARATORS = {"trace": "+", "log": ","}
+"""What stands between the names of several parts in one setting."""
+
 _named_by: dict[tuple[str, str], str] = {}
 """The file of a folder that names a part of anybody else's, by kind and name; empty: the user names it."""
 
@@ -62,7 +67,7 @@ def named(values: Mapping[str, Any]) -> list[tuple[str, str]]:
     for kind in CALLED_WITH:
         given = values.get(kind, "")
         for text in given if isinstance(given, list) else [given]:
-            for spec in str(text).split("+") if kind == "trace" else [str(text)]:
+            for spec in str(text).split(SEPARATORS.get(kind)) if kind in SEPARATORS else [str(text)]:
                 name = spec.partition(":")[0].strip()
                 if is_dotted(kind, name) and not name.startswith(OURS):
                     found.append((kind, name))

@@ -81,10 +81,27 @@ class Run:
 
     @property
     def metrics(self) -> pandas.DataFrame:
-        """A row per round; values inside values have names such as `seconds.train`."""
+        """A row per round; the seconds of phases have names such as `seconds.train`."""
         import pandas
 
-        return pandas.json_normalize(list(self.records)).set_index("round")
+        rows = [
+            {key: value for key, value in record.items() if key != "seconds"}
+            | {f"seconds.{phase}": taken for phase, taken in (record.get("seconds") or {}).items()}
+            for record in self.records
+        ]
+        return pandas.DataFrame(rows).set_index("round")
+
+    def client(self, client: int | str) -> pandas.DataFrame:
+        """Return the history of one client, by number or name: a row per round after round 0.
+
+        Its columns are `state`, one of `State` in words; `steps`, the local steps of a reply that counted;
+        `lag`, how often the global weights had changed since the task of a late reply; and `reason`, why a
+        reply did not count. Offline rounds are known from the trace, which may need the data.
+        SettingsError: there is no such client.
+        """
+        from fedtide.engine.client_states import history_of
+
+        return history_of(self, client)
 
     @cached_property
     def settings(self) -> Settings:

@@ -12,10 +12,16 @@ CLIENTS = ("selected", "active", "incomplete", "failed", "late", "at_work", "off
 
 
 class Logger(Observer):
-    """Base of the loggers; the package is imported when a run starts."""
+    """Base of the loggers: `start`, `round` and `finish` follow a run, see `Observer`.
 
-    module: ClassVar[str]  # that is imported
-    package: ClassVar[str]  # that has to be installed for it
+    Parameters
+    ----------
+    run
+        The run's name, its folder, and the last round before it was resumed.
+    """
+
+    module: ClassVar[str]  # what `start` imports, and
+    package: ClassVar[str]  # what has to be installed for it; loggers of the user's own need neither
 
     def __init__(self, run: LoggedRun) -> None:
         self.run = run

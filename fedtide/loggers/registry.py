@@ -27,14 +27,16 @@ LOGGERS: dict[str, type[Logger]] = {"tensorboard": TensorBoard, "mlflow": MLflow
 def logger_types(log: str) -> dict[str, type[Logger]]:
     """Return the loggers that the setting `log` names, by name.
 
-    ValueError: a name is unknown or given twice, or a logger's package is not installed.
+    A dotted name is a class of the user's own. ValueError: a name is unknown or given twice, or a logger's
+    package is not installed.
     """
     found: dict[str, type[Logger]] = {}
     for name in filter(None, (part.strip() for part in log.split(","))):
         if name in found:
             raise SettingsError(f"log {log}: {name} is given twice")
         found[name] = find("log", LOGGERS, name)
-        _require(name, found[name])
+        if name in LOGGERS:
+            _require(name, found[name])
     return found
 
 

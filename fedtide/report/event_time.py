@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 from fedtide.base.wording import count, duration
 from fedtide.config import Settings
+from fedtide.engine.client_states import BY_REASON, State
 from fedtide.engine.event_clock import EventClock, told
 from fedtide.engine.history import Numbers
 from fedtide.engine.observers import Record
-from fedtide.report.participation import BY_REASON, State
 from fedtide.report.trace_statistics import MOST_NAMED, Line, never
 from strategies import FlatParameters, Layout, Roster
 from strategies.fedavg import FedAvg, FedAvgOptions

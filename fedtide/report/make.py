@@ -22,6 +22,7 @@ from fedtide.comparison.methods import without_seed
 from fedtide.comparison.results import CellRun, Row, rows_of
 from fedtide.config import Settings
 from fedtide.engine.client_numbers import ClientNumbers
+from fedtide.engine.client_states import try_trace
 from fedtide.engine.compute_numbers import keep_numbers_of, numbers_of_run
 from fedtide.engine.experiment import Experiment
 from fedtide.engine.read_run import Run, read_run
@@ -32,7 +33,7 @@ from fedtide.report.curves import curves_figure
 from fedtide.report.event_time import TimedRun, tasks_of
 from fedtide.report.event_time_figures import gantt_figure, lag_figure
 from fedtide.report.page import Page
-from fedtide.report.participation import Participation, of_run, try_trace
+from fedtide.report.participation import Participation, of_run
 from fedtide.report.participation_figure import participation_figure
 from fedtide.report.plots import MAX_RUNS, Figure, columns_table
 from fedtide.report.ranks import ranks_figure

@@ -14,9 +14,10 @@ from fedtide.base.wording import count, duration
 from fedtide.comparison import tables
 from fedtide.comparison.methods import label_of
 from fedtide.comparison.results import Row
+from fedtide.engine.client_states import State
 from fedtide.engine.read_run import Run
 from fedtide.engine.run_folder import finite
-from fedtide.report.participation import COLOURS, State
+from fedtide.report.participation import COLOURS
 from fedtide.report.plots import Figure, Table, columns_table, values_table
 from fedtide.report.subject import Subject
 from fedtide.report.template import TEMPLATE

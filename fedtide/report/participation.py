@@ -2,50 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from enum import IntEnum
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedtide.config import Settings
+from fedtide.engine.client_states import State, States, availability_of, planned_steps, states_of
 from fedtide.engine.history import Numbers, bins
 from fedtide.engine.observers import Record
-from fedtide.engine.transports.late import LATE
-from fedtide.federation import Federation
 from fedtide.report import plots
-from traces import RoundAvailability, Trace
-from traces.base import microseconds
-from traces.compose import timeline
-
-States = NDArray[np.int8]
+from traces import Trace
 
 ROWS, COLUMNS = 200, 400  # of a picture, at most
 MAX_KEPT = 10_000_000  # states in memory; of more, an even sample of the clients is kept
 MAX_EVALUATED = 200_000_000  # clients x rounds of a trace; of more, only some rounds are evaluated
 
-
-class State(IntEnum):
-    """The state of a client in a round, in order of how much work arrives."""
-
-    ABSENT = 0  # not a member
-    OFFLINE = 1
-    NOT_SELECTED = 2  # online, but not asked
-    DROPPED = 3  # asked, but it drops out in mid-round: nothing arrives
-    LOST = 4  # it did its work, but the reply is lost
-    LATE = 5  # its reply arrives in a later round
-    REJECTED = 6  # its reply does not count, or it failed in another way
-    INCOMPLETE = 7
-    COMPLETE = 8
-
-    @property
-    def shown(self) -> str:
-        """Its name for readers."""
-        return self.name.lower().replace("_", " ")
-
-
-BY_REASON = {"dropped in mid-round": State.DROPPED, "reply lost": State.LOST, LATE: State.LATE}
 
 COLOURS = {  # light and dark; absent clients have the colour of the page
     State.ABSENT: ("#ffffff", "#16181c"),
@@ -156,17 +129,6 @@ def began_at(trace: Trace, hours: Numbers | None) -> float | None:
     return began if began + 3600 * hours[-2] < end else None
 
 
-def try_trace(settings: Settings) -> Trace | str:
-    """Return the trace that the settings name, or why it cannot be made."""
-    try:
-        federation = Federation.of(settings.for_clients())
-        if federation.trace_needs_data and (missing := federation.missing_folder) is not None:
-            return f"it depends on the data, which are not in {missing}"
-        return federation.trace
-    except (ValueError, OSError) as error:
-        return " ".join(str(error).split())
-
-
 def of_run(
     records: Sequence[Record], settings: Settings, trace: Trace | str, client_names: Sequence[str] = ()
 ) -> Participation | None:
@@ -181,7 +143,7 @@ def of_run(
     rounds = [every[i] for i in plots.thinned(len(every), max(2, MAX_EVALUATED // n))]
     if len(rounds) < len(by_round):
         notes.append(f"An even sample of {len(rounds):,} of the {len(by_round):,} rounds is shown.")
-    available = _availability(trace, settings.round_ends > 0)
+    available = availability_of(trace, settings.round_ends > 0)
     if isinstance(available, str):
         notes.append(
             f"The trace is not available here ({available}): clients that were not asked may have been "
@@ -189,7 +151,7 @@ def of_run(
         )
     if settings.round_ends:
         notes.append("Rounds differ in length. Late are clients that are at work when a round ends.")
-    planned = _planned(records, settings)
+    planned = planned_steps(records, settings)
     if settings.local_epochs:
         notes.append("Complete means as many steps as the client did in any round.")
     grid = StateGrid(n, rounds)
@@ -207,66 +169,6 @@ def of_run(
     known = hours if np.isfinite(hours).all() and not settings.round_ends else None
     began = None if isinstance(trace, str) else began_at(trace, known)
     return Participation(grid, shares[0], shares[1], known, [*notes, *grid.notes], client_names, began)
-
-
-def _availability(trace: Trace | str, in_event_time: bool) -> Callable[[Record], RoundAvailability] | str:
-    """Return a function from records to the availability as their rounds begin, or why it is unknown."""
-    if isinstance(trace, str):
-        return trace
-    if not in_event_time:
-        return lambda record: trace.round(record["round"])
-    try:
-        known = timeline(trace)
-    except ValueError as error:  # the trace has no event time
-        return str(error)
-    return lambda record: known.availability(record["round"], int(microseconds(record["begin"])))
-
-
-def states_of(
-    record: Record, now: RoundAvailability | None, num_clients: int, planned: NDArray[np.int64] | int
-) -> States:
-    """Return the state of each client in a round, shape (N,); `now` is None where the trace is unknown."""
-    states: States = np.full(num_clients, State.NOT_SELECTED, np.int8)
-    if now is not None:
-        states[~now.online] = State.OFFLINE
-        states[~now.member] = State.ABSENT
-    states[_clients(record.get("at_work"), num_clients)] = State.LATE
-    in_event_time = "begin" in record  # whoever is asked stays at work until more is known
-    states[_clients(record.get("selected"), num_clients)] = State.LATE if in_event_time else State.DROPPED
-    states[_clients([client for client, _ in record.get("withdrawn") or ()], num_clients)] = State.ABSENT
-    for name, reason in (record.get("failed") or {}).items():
-        if name.isdecimal() and int(name) < num_clients:
-            states[int(name)] = BY_REASON.get(reason, State.REJECTED)
-    active = _clients(record.get("active"), num_clients)
-    steps = record.get("steps") or []
-    if len(active) and len(steps) == len(active):
-        done = np.array([np.inf if s is None else s for s in steps], np.float64)  # not reported means all
-        own = planned if isinstance(planned, int) else planned[active]
-        states[active] = np.where(done >= own, State.COMPLETE, State.INCOMPLETE)
-    else:
-        states[active] = State.COMPLETE
-    return states
-
-
-def _clients(names: Sequence[int | str] | None, num_clients: int) -> NDArray[np.intp]:
-    """Return the clients among names; in other Flower projects, some have no number."""
-    try:
-        clients = np.array(names or [], np.intp)
-    except (ValueError, OverflowError):
-        clients = np.array([name for name in names or [] if isinstance(name, int)], np.intp)
-    return clients[(clients >= 0) & (clients < num_clients)]
-
-
-def _planned(records: Sequence[Record], settings: Settings) -> NDArray[np.int64] | int:
-    """Return E, or for local epochs the most steps that each client did."""
-    if not settings.local_epochs:
-        return settings.local_steps
-    most = np.ones(settings.num_clients, np.int64)
-    for record in records:
-        active, steps = _clients(record.get("active"), len(most)), record.get("steps") or []
-        if len(active) == len(steps):
-            most[active] = np.maximum(most[active], [step or 1 for step in steps])
-    return most
 
 
 def _bounds(starts: NDArray[np.intp], count: int) -> list[tuple[int, int]]:

@@ -11,9 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtide.base.wording import client_name, count
+from fedtide.engine.client_states import State
 from fedtide.engine.history import Numbers, bins
 from fedtide.report import plots
-from fedtide.report.participation import Participation, Picture, State
+from fedtide.report.participation import Participation, Picture
 from fedtide.report.plots import Entry, Figure, Plot, Toggle
 
 MAX_CURVE = 400  # points of a curve

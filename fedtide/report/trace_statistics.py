@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtide.base.wording import client_name, count
+from fedtide.engine.client_states import State, States
 from fedtide.engine.history import Numbers
 from fedtide.report import plots
-from fedtide.report.participation import State, States
 from strategies.schemes import scheme_a, scheme_b, scheme_c
 from traces import RoundAvailability, Trace, finished_steps
 from traces.base import SECOND, availability_in
