@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from fedtide.comparison.latex import latex
 from fedtide.comparison.methods import label_of, method_of, parse_baseline, setting_of
 from fedtide.comparison.results import (
     CellRun,
@@ -23,7 +24,7 @@ from fedtide.comparison.results import (
     targets_of,
 )
 from fedtide.comparison.store import CellStore
-from fedtide.comparison.tables import columns, comma_separated, costs, latex, markdown, terminal
+from fedtide.comparison.tables import columns, comma_separated, costs, markdown, terminal
 from fedtide.config.grid import cells
 from fedtide.config.target import Target
 from fedtide.engine.history import Cost, History
@@ -230,9 +231,9 @@ def test_the_last_evaluations_are_those_after_training_began() -> None:
 def test_tables_escape_what_their_formats_use() -> None:
     shown = [{"trace": "a|b_c", "accuracy %": "1 ± 2"}, {"trace": "x & y"}]
     assert markdown(shown).splitlines()[2:] == ["| a\\|b_c | 1 ± 2 |", "| x & y |  |"]
-    assert r"a|b\_c & 1 $\pm$ 2 \\" in latex(shown)
-    assert r"x \& y &  \\" in latex(shown)
-    assert r"accuracy \%" in latex(shown)
+    assert r"a$|$b\_c & 1 $\pm$ 2 \\" in latex(shown, "")
+    assert r"x \& y &  \\" in latex(shown, "")
+    assert r"accuracy \%" in latex(shown, "")
     assert markdown(shown, "Means.").endswith("|\n\nMeans.\n")
     assert r"\caption{95 \% intervals.}" in latex(shown, "95 % intervals.")
     assert "[red]x[/red]" in printed({"run-dir": "[red]x[/red]"}, 80)

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import sim
+from fedtide.comparison.pivot import pivots_of
 from fedtide.comparison.results import CellRun, rows_of
 from fedtide.config import Settings
 from fedtide.config.grid import Cell
@@ -22,7 +23,6 @@ from fedtide.engine.update_shares import update_shares
 from fedtide.plan import Plan
 from fedtide.report.__main__ import main
 from fedtide.report.curves import band_of, curves_figure, smoothed
-from fedtide.report.page import grid_of
 from fedtide.report.participation import COLUMNS, ROWS, StateGrid, of_run
 from fedtide.report.rounds import event_figure
 from fedtide.report.subject import Subject, read_subject
@@ -277,7 +277,7 @@ def test_a_comparison_leaves_a_report_and_its_cells_none(compared: Path) -> None
 
 
 def test_a_grid_of_strategies_and_traces() -> None:
-    """The best of each column is bold, ties too; a strategy that lacks a run comes last."""
+    """The best of each column is bold, ties too."""
     finals = {"fedavg": {"always": 0.8, "phones": 0.7}, "mifa": {"always": 0.9, "phones": 0.6}}
     finals["mimic"] = {"always": 0.9}
     runs = []
@@ -288,10 +288,10 @@ def test_a_grid_of_strategies_and_traces() -> None:
             runs.append(CellRun(Cell(Settings(**varied), varied), run))
     subject = Subject(runs)
     assert list(subject.panels) == ["trace always", "trace phones"]
-    found = grid_of(rows_of(runs), subject.panels)
-    assert found is not None
-    assert found.rows == [["fedavg", "80.00", "70.00"], ["mifa", "90.00", "60.00"], ["mimic", "90.00", ""]]
-    assert found.bold == {(1, 1), (2, 1), (0, 2)}
+    (found,) = pivots_of(rows_of(runs))
+    assert found.texts == [["fedavg", "80.00", "70.00"], ["mifa", "90.00", "60.00"], ["mimic", "90.00", ""]]
+    assert found.best == {(1, 0), (2, 0), (0, 1)}
+    assert found.note == "One seed. Bold: the best of each column."
 
 
 def test_asynchronous_and_synchronous_methods_share_a_panel() -> None:

@@ -222,4 +222,4 @@ def _deployment(done: Rehearsal) -> Iterator[tuple[str, str]]:
 
 def _may_be_equal(difference: Estimate) -> bool:
     """Whether zero lies in the interval of a difference, or there is no interval."""
-    return math.isnan(difference.margin) or abs(difference.mean) <= difference.margin
+    return math.isnan(difference.margin) or difference.contains_zero

@@ -13,18 +13,18 @@ equal.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from fedtide.base.wording import count
+from fedtide.comparison.measures import measures_of
 from fedtide.comparison.methods import label_of, method_of, setting_of
 from fedtide.comparison.ranking import Ranking
 from fedtide.comparison.results import Row
-from fedtide.comparison.tables import REACHED, Columns, goal_of
-from fedtide.config.target import Target
+from fedtide.comparison.tables import Columns
 
 MAX_NAMES = 6  # in a part of a sentence
 SMALLEST_P = 1e-4  # that is shown
@@ -60,17 +60,13 @@ def rankings_of(rows: Sequence[Row], lacking: Sequence[Lacking] = ()) -> list[Ra
         if all((setting, m) in cells.keys() | failed and (setting, m) not in waiting for m in methods)
     ]
     left_out = len(settings) - len(complete)
-    one_unit = len({row.metric for row in rows}) == 1
     found = []
-    for measure, value in _measures(rows):
-        values = np.array(
-            [
-                [math.inf if (setting, m) in failed else value(cells[setting, m]) for m in methods]
-                for setting in complete
-            ],
-            np.float64,
-        ).reshape(-1, len(methods))
-        ranking = Ranking(measure, methods, values, left_out, one_unit or value is not _final)
+    for measure in measures_of(rows):
+        means = {place: float(np.mean([*measure.badness(row).values()])) for place, row in cells.items()}
+        means |= dict.fromkeys(failed, math.inf)
+        values = np.array([[means[setting, m] for m in methods] for setting in complete], np.float64)
+        values = values.reshape(-1, len(methods))
+        ranking = Ranking(measure.name, methods, values, left_out, measure.one_unit)
         order = np.argsort(ranking.mean_ranks, kind="stable")
         ordered = [methods[i] for i in order]
         found.append(replace(ranking, methods=ordered, values=values[:, order]))
@@ -146,37 +142,6 @@ def listed(names: Sequence[str]) -> str:
 def _place(varied: Mapping[str, Any]) -> tuple[str, str]:
     """Return the setting and the method of a run."""
     return label_of(setting_of(varied)), label_of(method_of(varied))
-
-
-def _measures(rows: Sequence[Row]) -> list[tuple[str, Callable[[Row], float]]]:
-    """Return the measures to rank by: a name, and a function from rows to values, lower is better."""
-    found: list[tuple[str, Callable[[Row], float]]] = []
-    if rows and not any(cell.settings.stop_at for row in rows for cell, _ in row.runs):
-        titles = {row.metric.title for row in rows}
-        found.append((titles.pop() if len(titles) == 1 else "final metric", _final))
-    for target in dict.fromkeys(target for row in rows for target in row.reach):
-        goal = goal_of(target, rows[0].metric)
-        known = [
-            name
-            for name in ("rounds", "virtual_seconds")
-            if not any(math.isnan(getattr(row.cost, name)) for row in rows)
-        ]
-        found += [(f"{REACHED[name]} to {goal}", _cost(target, name)) for name in known]
-    return found
-
-
-def _final(row: Row) -> float:
-    return row.badness if all(map(math.isfinite, row.finals.values())) else math.inf
-
-
-def _cost(target: Target, name: str) -> Callable[[Row], float]:
-    """Return a function of a row: the mean over seeds of a cost, infinite if one of them never got there."""
-
-    def value(row: Row) -> float:
-        costs = [math.inf if cost is None else getattr(cost, name) for cost in row.reached[target]]
-        return float(np.mean(costs))
-
-    return value
 
 
 def _shown(p: float) -> str:

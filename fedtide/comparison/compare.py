@@ -19,9 +19,10 @@ from fedtide.base.display import lost_display
 from fedtide.base.errors import SettingsError
 from fedtide.base.files import replacing
 from fedtide.base.wording import count, say
-from fedtide.comparison import claims, tables
+from fedtide.comparison import claims, latex, tables
 from fedtide.comparison.comparison import CELLS, COMPARISON, Comparison
 from fedtide.comparison.methods import parse_baseline
+from fedtide.comparison.pivot import pivots_of
 from fedtide.comparison.results import CellRun, targets_of
 from fedtide.comparison.runner import Outcome, Runner, Work
 from fedtide.comparison.store import CellStore, identity, outdated
@@ -215,11 +216,14 @@ def _folder(cells: Sequence[Cell], tuning: Tuning | None) -> Path:
 def _write(comparison: Comparison, cells: Sequence[Cell], store: CellStore) -> None:
     """Write the tables, and where the cells lie."""
     folder, rows = comparison.folder, comparison.rows
-    parts = [([tables.columns(row) for row in rows], tables.caption(rows))]
+    pivots, searched = pivots_of(rows), tables.searched(rows)
+    parts = [(pivot.columns, pivot.note) for pivot in pivots if pivot.is_grid]
+    parts.append(([tables.columns(row) for row in rows], tables.caption(rows)))
     if costs := tables.costs(rows):
         parts.append((costs, tables.COSTS))
-    if ranks := claims.ranks_table(comparison.rankings):
-        parts.append((ranks, f"{claims.RANKS} {' '.join(claims.sentences(comparison.rankings))}"))
+    ranks = claims.ranks_table(comparison.rankings)
+    ranked = [(ranks, f"{claims.RANKS} {' '.join(claims.sentences(comparison.rankings))}")] if ranks else []
+    papers = [latex.pivot_table(pivot, searched) for pivot in pivots]
     index = [
         {**cell.varied, "folder": str(store.path(cell.settings))}
         | ({} if cell.paper is None else {"paper": cell.paper})
@@ -231,8 +235,8 @@ def _write(comparison: Comparison, cells: Sequence[Cell], store: CellStore) -> N
     about |= {"baseline": comparison.baseline, "failed": failed}
     about |= {"display": lost} if (lost := lost_display()) else {}
     content = {
-        "table.md": "\n".join(tables.markdown(*each) for each in parts),
-        "table.tex": "\n".join(tables.latex(*each) for each in parts),
+        "table.md": "\n".join(tables.markdown(*each) for each in [*parts, *ranked]),
+        "table.tex": "\n".join([latex.PACKAGE, *papers, *(latex.latex(*each) for each in ranked)]),
         "table.csv": tables.comma_separated(rows),
         CELLS: json.dumps(index, indent=2) + "\n",
         COMPARISON: json.dumps(about, indent=2) + "\n",

@@ -41,6 +41,11 @@ class Estimate(NamedTuple):
         """The ends of the confidence interval."""
         return self.mean - self.margin, self.mean + self.margin
 
+    @property
+    def contains_zero(self) -> bool:
+        """Whether 0 is in the interval; of a single value, there is none."""
+        return abs(self.mean) <= self.margin
+
 
 class CellRun(NamedTuple):
     """A cell of a comparison, and its run."""
@@ -133,8 +138,7 @@ class Row:
 
     def against(self, other: Row | None) -> Estimate:
         """Return the difference of the final values, over the seeds that both have."""
-        theirs = {} if other is None else other.finals
-        return estimate([value - theirs[seed] for seed, value in self.finals.items() if seed in theirs])
+        return paired(self.finals, {} if other is None else other.finals)
 
     def as_json(self) -> dict[str, Any]:
         """Return the numbers, for `--json`."""
@@ -191,6 +195,11 @@ def estimate(values: Sequence[float]) -> Estimate:
     deviation = statistics.stdev(known)
     quantile = float(t.ppf((1 + CONFIDENCE) / 2, len(known) - 1))
     return Estimate(statistics.mean(known), deviation, quantile * deviation / math.sqrt(len(known)))
+
+
+def paired(own: Mapping[int, float], theirs: Mapping[int, float]) -> Estimate:
+    """Return the difference of values by seed, over the seeds that both have."""
+    return estimate([value - theirs[seed] for seed, value in own.items() if seed in theirs])
 
 
 def cost_to_reach(run: Run, target: Target) -> Cost | None:

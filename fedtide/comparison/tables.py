@@ -1,4 +1,4 @@
-"""The table of a comparison: for the terminal, and as Markdown, CSV and LaTeX."""
+"""The long table of a comparison, a line for each row: for the terminal, and as Markdown and CSV."""
 
 from __future__ import annotations
 
@@ -20,11 +20,6 @@ from fedtide.tasks import Metric
 
 Columns = Mapping[str, str]
 """The cells of one row, by the headings of their columns."""
-
-_TEX = str.maketrans(
-    {sign: "\\" + sign for sign in "&%$#_{}"}
-    | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$"}
-)
 
 IN_FILES_ONLY = ("runs", "last", "uploads", "MB")  # headings that begin so: a terminal has room for few
 
@@ -91,11 +86,11 @@ def _costs(row: Row, target: Target) -> dict[str, str]:
     costs = row.cost_to(target)._asdict()
     return {
         "reached": f"{reached} of {len(row.runs)}",
-        **{heading: _cost(costs[name]) for name, heading in REACHED.items()},
+        **{heading: cost_text(costs[name]) for name, heading in REACHED.items()},
     }
 
 
-def _cost(mean: float) -> str:
+def cost_text(mean: float) -> str:
     """Return a cost as text; nothing if it is unknown."""
     if math.isnan(mean):
         return ""
@@ -148,15 +143,6 @@ def markdown(rows: Sequence[Columns], about: str = "") -> str:
     lines = [names, ["---"] * len(names), *([row.get(name, "") for name in names] for row in rows)]
     table = "".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |\n" for line in lines)
     return f"{table}\n{about}\n" if about else table
-
-
-def latex(rows: Sequence[Columns], about: str = "") -> str:
-    """Return a table in LaTeX with its caption, for the package booktabs."""
-    names = headings(rows)
-    lines = [_tex(names), r"\midrule", *(_tex([row.get(name, "") for name in names]) for row in rows)]
-    begin = [r"\begin{table}", r"\centering", rf"\caption{{{about.translate(_TEX)}}}"]
-    begin += [rf"\begin{{tabular}}{{{'l' * len(names)}}}", r"\toprule"]
-    return "\n".join([*begin, *lines, r"\bottomrule", r"\end{tabular}", r"\end{table}", ""])
 
 
 def comma_separated(rows: Sequence[Row]) -> str:
@@ -234,10 +220,10 @@ def caption(rows: Sequence[Row]) -> str:
     about = "Mean ± standard deviation over seeds; 95 % intervals (Student) of the mean"
     compared = any(row.difference for row in rows)
     paired = f", and of the difference to {rows[0].versus} with the same seed" if compared else ""
+    return " ".join(filter(None, (f"{about}{paired}.", searched(rows))))
+
+
+def searched(rows: Sequence[Row]) -> str:
+    """Return a sentence about what was searched before; nothing if nothing was."""
     keys = ", ".join(rows[0].tuned if rows else ())
-    searched = f" Best values of {keys}, from a search with another seed and on other data." if keys else ""
-    return f"{about}{paired}.{searched}"
-
-
-def _tex(cells: Sequence[str]) -> str:
-    return " & ".join(cell.translate(_TEX) for cell in cells) + r" \\"
+    return f"Best values of {keys}, from a search with another seed and on other data." if keys else ""

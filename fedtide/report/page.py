@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,7 @@ import numpy as np
 
 from fedtide.base.wording import count, duration
 from fedtide.comparison import tables
-from fedtide.comparison.methods import label_of
+from fedtide.comparison.pivot import pivots_of
 from fedtide.comparison.results import Row
 from fedtide.engine.client_states import State
 from fedtide.engine.read_run import Run
@@ -24,7 +24,6 @@ from fedtide.report.template import TEMPLATE
 
 STROKES = {"solid": "none", "dash": "6 3", "dot": "2 3", "dashdot": "7 3 2 3"}  # of the legend's lines
 MAX_WARNINGS = 10  # of each kind
-MAX_COLUMNS = 12  # of a grid
 
 
 @dataclass(frozen=True)
@@ -34,7 +33,7 @@ class Results:
     table: Table
     copies: Sequence[tuple[str, str]]
     notes: Sequence[str] = ()
-    grid: Table | None = None  # the final metric by strategy and other settings
+    grid: Table | None = None  # by method and setting
 
 
 @dataclass(frozen=True)
@@ -155,41 +154,14 @@ def _number(value: Any, factor: float, digits: int) -> str:
 def results(rows: Sequence[Row], subject: Subject, claims: Sequence[str]) -> Results:
     """Return the table of results, with the claims below it."""
     columns = [tables.columns(row) for row in rows]
+    grid = next((pivot for pivot in pivots_of(rows) if pivot.is_grid), None)
+    bold = frozenset((i, j + 1) for i, j in grid.best) if grid else frozenset()
     return Results(
         columns_table(columns),
         [("CSV", tables.comma_separated(rows)), ("Markdown", tables.markdown(columns))],
-        [tables.caption(rows), *claims] if subject.is_comparison else [],
-        grid_of(rows, subject.panels),
+        [*([grid.note] if grid else []), tables.caption(rows), *claims] if subject.is_comparison else [],
+        Table(grid.headings, grid.texts, bold) if grid else None,
     )
-
-
-def grid_of(rows: Sequence[Row], panels: Mapping[str, Mapping[str, str]]) -> Table | None:
-    """Return the final metric by strategy and panel, see `Subject.panels`; None if that is not a grid.
-
-    The best of each column is bold; strategies are in the order of their means over all columns.
-    """
-    if not 1 < len(panels) <= MAX_COLUMNS:
-        return None
-    by_label = {label_of(row.varied): row for row in rows}
-    metric = rows[0].metric
-    number, unit = tables.number_of(metric)
-    columns = [{name: by_label.get(label) for name, label in panel.items()} for panel in panels.values()]
-
-    def badness(strategy: str, several: Sequence[Mapping[str, Row | None]]) -> float:
-        """Return the sum over some columns, lower if better; infinite if the strategy lacks one."""
-        return sum(row.badness if (row := column.get(strategy)) else math.inf for column in several)
-
-    order = sorted({name: None for column in columns for name in column}, key=lambda s: badness(s, columns))
-    finals = [[row.final if row else None for row in map(column.get, order)] for column in columns]
-    cells = [[tables.mean_and_deviation(final, number) for final in column] for column in finals]
-    bold = frozenset(
-        (row, i)
-        for i, column in enumerate(columns, start=1)
-        for row, strategy in enumerate(order)
-        if badness(strategy, [column]) == min(badness(other, [column]) for other in order)
-    )
-    headings = [f"{metric.title}{unit}", *panels]
-    return Table(headings, [list(row) for row in zip(order, *cells, strict=True)], bold)
 
 
 def settings_tables(runs: Sequence[Run]) -> list[tuple[str, Table]]:

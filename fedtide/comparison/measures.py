@@ -1,0 +1,67 @@
+"""What methods are compared by: the final metric, and the costs to each target."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from fedtide.comparison.results import Row, estimate
+from fedtide.comparison.tables import NEVER, REACHED, cost_text, goal_of, mean_and_deviation, number_of
+from fedtide.config.target import Target
+
+
+class Measure(NamedTuple):
+    """A number of each run that methods are compared by."""
+
+    name: str  # such as `accuracy` or `rounds to 80%`
+    unit: str  # what follows the name in a heading; may be empty
+    badness: Callable[[Row], Mapping[int, float]]  # by seed, lower is better; infinite: it has none
+    text: Callable[[Row], str]  # mean and deviation over seeds
+    one_unit: bool = True  # whether differences can be compared between settings
+
+
+def measures_of(rows: Sequence[Row]) -> list[Measure]:
+    """Return the measures that all rows have; not the final metric where runs stop at a target."""
+    stop = any(cell.settings.stop_at for row in rows for cell, _ in row.runs)
+    found = [] if stop or not rows else [final_of(rows)]
+    for target in dict.fromkeys(target for row in rows for target in row.reach):
+        known = [
+            name
+            for name in ("rounds", "virtual_seconds")
+            if not any(math.isnan(getattr(row.cost, name)) for row in rows)
+        ]
+        found += [_cost_to(target, name, rows) for name in known]
+    return found
+
+
+def final_of(rows: Sequence[Row]) -> Measure:
+    """Return the measure of the final metric, which may be another for each task."""
+    metrics = list(dict.fromkeys(row.metric for row in rows))
+    if len(metrics) > 1:
+        return Measure("final metric", "", _final, _final_text, one_unit=False)
+    return Measure(metrics[0].title, number_of(metrics[0])[1], _final, _final_text)
+
+
+def _final(row: Row) -> dict[int, float]:
+    sign = -1 if row.metric.higher_is_better else 1
+    return {seed: sign * value if math.isfinite(value) else math.inf for seed, value in row.finals.items()}
+
+
+def _final_text(row: Row) -> str:
+    return mean_and_deviation(row.final, number_of(row.metric)[0])
+
+
+def _cost_to(target: Target, name: str, rows: Sequence[Row]) -> Measure:
+    """Return the measure of a cost until a target, infinite if it was never reached."""
+
+    def badness(row: Row) -> dict[int, float]:
+        costs = [math.inf if cost is None else getattr(cost, name) for cost in row.reached[target]]
+        return dict(zip(row.finals, costs, strict=True))
+
+    def text(row: Row) -> str:
+        costs = [cost for cost in badness(row).values() if math.isfinite(cost)]
+        some = f" ({len(costs)} of {len(row.runs)})" if len(costs) < len(row.runs) else ""
+        return f"{mean_and_deviation(estimate(costs), cost_text)}{some}" if costs else NEVER
+
+    return Measure(f"{REACHED[name]} to {goal_of(target, rows[0].metric)}", "", badness, text)
