@@ -1,13 +1,19 @@
 """The boards of a fleet: their file, keys, state, and what they say of themselves."""
 
+import os
+import re
 import shutil
 import signal
+import socket
 import subprocess
+import sys
 from contextlib import nullcontext, suppress
 from errno import ENOSPC
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
+from urllib.error import HTTPError
+from urllib.request import urlopen
 
 import pytest
 from conftest import SMALL
@@ -125,10 +131,14 @@ def test_what_is_shown_of_the_state() -> None:
     assert 'fedtide_board_up{board="pi-1",client="1"} 0\n' in text
     for line in text.splitlines():
         assert line.startswith(("# TYPE fedtide_board_", "fedtide_board_")), line
-    console = Console(width=200)
+    boards[0].reported["disk-free"] = 20344.0
+    console = Console(width=80)
     with console.capture() as shown:
-        console.print(table_of(boards, now=50.0))
-    assert "temperature 50.5 °C, disk-free 100 MB" in shown.get()
+        console.print(table_of(boards, now=50.0), highlight=False)
+    text = shown.get()
+    assert re.search(r"^ pi-1 +1 +offline +0 s +0 +1 +$", text, re.M), text
+    assert 'x" [red] reports: temperature 50.5 °C, disk-free 20344 MB\n' in text
+    assert "pi-1 failed last: no reply within 8 s\n" in text
 
 
 def test_what_a_board_may_say_of_itself() -> None:
@@ -232,3 +242,23 @@ def test_errors_of_the_command(
         error = capsys.readouterr().err
         assert message in error
         assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "[::1]"])
+def test_prometheus_is_answered_at_any_address(address: str, tmp_path: Path) -> None:
+    """A SuperLink that is away is an answer, too."""
+    connection = '[superlink.lab]\naddress = "127.0.0.1:9"\ninsecure = true\n'
+    (tmp_path / "config.toml").write_text(connection)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    command = [sys.executable, "-m", "fedtide", "fleet", "--serve", f"{address}:{port}"]
+    env = {**os.environ, "FLWR_HOME": str(tmp_path)}
+    with subprocess.Popen(command, cwd=ROOT, env=env, stdout=subprocess.PIPE, text=True) as served:
+        try:
+            assert served.stdout is not None
+            url = served.stdout.readline().strip()
+            assert url == f"http://{address}:{port}/metrics"
+            with pytest.raises(HTTPError, match="503"):
+                urlopen(url)
+        finally:
+            served.terminate()

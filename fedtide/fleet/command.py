@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import socket
 import time
 from collections.abc import Sequence
 from functools import partial
@@ -128,6 +129,7 @@ def _pairs(keys: Sequence[str]) -> dict[str, str]:
 def _serve(options: argparse.Namespace) -> None:
     """Answer Prometheus until Ctrl-C."""
     host, _, port = options.serve.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
     if not host or not port.isdecimal() or not 0 < int(port) < 65536:
         raise SettingsError(f"serve is {options.serve!r}; give HOST:PORT, such as 127.0.0.1:9105")
 
@@ -150,6 +152,9 @@ def _serve(options: argparse.Namespace) -> None:
         def log_message(self, format: str, *args: object) -> None:
             """Print nothing for each request."""
 
-    with ThreadingHTTPServer((host.strip("[]"), int(port)), Handler) as server:
-        print(f"http://{options.serve}/metrics", flush=True)
+    class Server(ThreadingHTTPServer):
+        address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+
+    with Server((host, int(port)), Handler) as server:
+        print(f"http://{f'[{host}]' if ':' in host else host}:{port}/metrics", flush=True)
         server.serve_forever()

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.box import SIMPLE
+from rich.console import Group
 from rich.markup import escape
 from rich.table import Table
 
@@ -104,23 +105,28 @@ def _take(record: Record, found: Mapping[str, State], of_client: dict[int, State
             board(client).reported = reported
 
 
-def table_of(boards: Iterable[State], now: float) -> Table:
-    """Return a table with a row for each board."""
-    table = Table(box=SIMPLE, pad_edge=False)
+def table_of(boards: Iterable[State], now: float) -> Group:
+    """Return a table with a row for each board, for 80 columns, and below it lines that may be longer."""
+    table = Table(box=SIMPLE, pad_edge=False, padding=(0, 1, 0, 0))
     for title in ("board", "client", "state", "for", _LAST, "round", "replies", "failed", "steps/s"):
-        table.add_column(title, no_wrap=title != "board", justify="right" if title in _RIGHT else "left")
-    table.add_column("last failure", overflow="fold")
-    table.add_column("reports", overflow="fold")
+        table.add_column(title, no_wrap=title in _WHOLE, justify="right" if title in _RIGHT else "left")
+    lines = []
     for own in boards:
+        name = plain(own.name, 63)
         row = [
-            *(plain(own.name, 63), own.client, own.state, _ago(own.since, now), _ago(own.replied, now)),
+            *(name, own.client, own.state, _ago(own.since, now), _ago(own.replied, now)),
             *(own.round, own.replies, own.failures, None if own.speed is None else f"{own.speed:.3g}"),
-            *(plain(own.reason), ", ".join(_shown(key, value) for key, value in own.reported.items())),
         ]
         table.add_row(*("" if cell is None else escape(str(cell)) for cell in row))
-    return table
+        if own.reason:
+            lines.append(f"{name} failed last: {plain(own.reason)}")
+        if own.reported:
+            reports = ", ".join(_shown(key, value) for key, value in own.reported.items())
+            lines.append(f"{name} reports: {reports}")
+    return Group(table, *map(escape, lines))
 
 
+_WHOLE = ("board", "state")
 _RIGHT = ("client", "round", "replies", "failed", "steps/s")
 
 
@@ -161,7 +167,9 @@ def _ago(moment: float | None, now: float) -> str:
 
 
 def _shown(key: str, value: Any) -> str:
-    said = f"{value:.4g}" if is_number(value) else plain(value, 40)
+    if is_number(value):
+        value = f"{value:.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+    said = plain(value, 40)
     return f"{plain(key, 30)} {said}{UNITS.get(key, '')}"
 
 
