@@ -39,6 +39,16 @@ def test_an_old_accuracy_is_not_shown_as_a_new_one() -> None:
     ]
 
 
+def test_a_reason_is_shown_when_clients_first_fail_for_it() -> None:
+    failed: list[dict[str, str]] = [{"1": "no data"}, {"1": "no data", "0": "no [time]"}]
+    assert printed([{"round": t, "active": [], "failed": own} for t, own in enumerate(failed, start=1)]) == [
+        "round 1: failed: no data",
+        "round 1/2    0 clients, 1 failed (1)",
+        "round 2: failed: no [time]",
+        "round 2/2    0 clients, 2 failed (1, 0)",
+    ]
+
+
 def test_event_time_is_shown_and_divides_the_run() -> None:
     """Of rounds of 3 minutes, about one in forty of the run's 8 hours is shown: every fourth, after 12."""
     records = [

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from flwr.app import ConfigRecord, Message, RecordDict
-from flwr.common.constant import SubStatus
+from flwr.app import ConfigRecord, Error, Message, RecordDict
+from flwr.common.constant import ErrorCode, SubStatus
 from flwr.supercore.constant import TaskType
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
 from flwr.supercore.object_store import ObjectStoreFactory
@@ -15,15 +15,27 @@ from flwr.supercore.run import Run, RunNotRunningException
 from flwr.supercore.superexec import run_superexec
 from flwr.supernode import start_client_internal as loop
 from flwr.supernode.nodestate import NodeStateFactory
+from flwr.supernode.runtime import run_clientapp
 from message_grid import identify
 
 from clients.device import flower_internals, supernode
 from clients.device.flower_internals import CLIENT_APP, SUPERNODE, TASK_POLL
+from fedtide.base.errors import SettingsError, described
+from fedtide.devices.flower_compat import reason_of
 
 
 @pytest.mark.parametrize("name", [SUPERNODE, CLIENT_APP])
 def test_a_program_can_be_called(name: str) -> None:
     assert callable(flower_internals.program(name))
+
+
+@pytest.mark.parametrize(
+    "error", [SettingsError("no\n<digits>"), ValueError("x"), KeyError(3), RuntimeError()]
+)
+def test_an_exception_in_a_client_is_described_as_elsewhere(error: Exception) -> None:
+    reason = str(type(error)) + ":<'" + str(error) + "'>"
+    assert 'reason = str(type(ex)) + ":<\'" + str(ex) + "\'>"' in inspect.getsource(run_clientapp)
+    assert reason_of(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason)) == described(error)
 
 
 def test_the_program_for_a_message_is_started_by_its_name() -> None:

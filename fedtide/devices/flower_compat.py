@@ -3,6 +3,9 @@
 If Flower moves or removes one of these, this is the only file to change.
 """
 
+import re
+
+from flwr.app import Error
 from flwr.common.constant import ErrorCode as ErrorCode
 from flwr.compat.common.recorddict_compat import (
     evaluateins_to_recorddict as evaluateins_to_recorddict,
@@ -32,6 +35,8 @@ from httpx import HTTPStatusError as HTTPStatusError
 
 RUN_IS_OVER = (ObjectPushError, RunNotRunningException)  # from a call of the Grid while the run is stopped
 
+_RAISED = re.compile(r"<class '(?:.*\.)?(\w+)'>:<'(.*)'>", re.DOTALL)  # an exception in a ClientApp
+
 
 def is_simulated(grid: Grid) -> bool:
     """Whether the nodes of a Grid are those of Flower's Simulation Runtime."""
@@ -43,3 +48,11 @@ def node_proxy(grid: Grid, node: int, client: str) -> GridClientProxy:
     proxy = GridClientProxy(node, grid, grid.run.run_id)
     proxy.cid = client
     return proxy
+
+
+def reason_of(error: Error) -> str:
+    """Return why a message has no answer; an exception as `described` in fedtide/base/errors.py has it."""
+    if not (raised := _RAISED.fullmatch(error.reason or "failed")):
+        return error.reason or "failed"
+    kind, text = raised.groups()
+    return text if kind == "SettingsError" else f"{kind}: {text}".removesuffix(": ")

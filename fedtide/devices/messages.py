@@ -110,7 +110,7 @@ class Messages:
             for reply in replies:
                 sent = self._open.pop(reply.metadata.reply_to_message_id, None)
                 if sent is not None:
-                    yield sent, (reply.error.reason or "failed") if reply.has_error() else reply
+                    yield sent, compat.reason_of(reply.error) if reply.has_error() else reply
 
     def give_up(self, node: int) -> list[Sent]:
         """Expect no more answers of a node; return the tasks that it has not answered."""

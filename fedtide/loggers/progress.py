@@ -19,6 +19,7 @@ from fedtide.engine.observers import Observer, Record
 from fedtide.tasks import ACCURACY, Metric
 
 MOST_NAMED = 3  # of the clients that failed in a round
+MOST_REASONS = 5  # for which clients failed
 PLAIN_LINES = 40  # about how many rounds are printed if the output is not a terminal
 
 
@@ -58,8 +59,10 @@ class ProgressReport(Observer):
 
     def round(self, record: Record) -> None:
         """Show one round."""
+        server_round, known = record["round"], len(self.failures)
         self.recall(record)
-        server_round = record["round"]
+        for reason in [*self.failures][known:MOST_REASONS]:  # others follow in the table
+            say(self._bar.console, f"round {server_round}: failed: {reason}")
         score = self._score and f"(round {self._evaluated}: {self._score})"
         if "loss" in record:
             value = record.get(self.metric.key)
@@ -149,7 +152,7 @@ def final_table(
         table.add_row("virtual seconds", f"{virtual_seconds:.0f} ({duration(virtual_seconds)})")
     if "stopped" in summary:
         table.add_row("stopped by", escape(summary["stopped"]))
-    for reason, times in failures.most_common(5):
+    for reason, times in failures.most_common(MOST_REASONS):
         table.add_row("failed", escape(f"{times} x {reason}"))
     table.add_row("run folder", escape(str(summary["run_dir"])))
     return table
