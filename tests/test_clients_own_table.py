@@ -2,6 +2,7 @@
 
 import json
 import re
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from grid_nodes import Federation as Nodes
 import fedtide
 from clients.app import client_fn
 from clients.device.local_data import DataSpec, LocalData, read
+from clients.torch_client import local_clients
 from fedtide.base.preprocessing import Preprocessing
 from fedtide.config import Settings
 from fedtide.devices.flower_run import run_on_grid
@@ -151,6 +153,61 @@ def test_numbers_are_predicted_as_the_task_has_them(tmp_path: Path) -> None:
             read(DataSpec(str(tmp_path / path), *more), Preprocessing(kind).to_json())
     with pytest.raises(ValueError, match="preprocessing: another version has written it"):
         read(DataSpec(str(tmp_path / "own.csv")), "[]")
+
+
+TEXTS = [
+    "Good, really good!",
+    "bad",
+    "",
+    "It was  bad\nand 'long', too long",
+    "GOOD? \u0130stanbul; ?",
+    "so; so",
+]
+
+
+@pytest.mark.parametrize("tokens", ["words", "characters"])
+def test_texts_are_those_of_the_server_to_the_bit(tmp_path: Path, tokens: str) -> None:
+    """In any order of columns; a token that the server does not know is one, and arrays are its tokens."""
+    datasets = pytest.importorskip("datasets")
+    rng = np.random.default_rng(2)
+    frame = pandas.DataFrame({"text": rng.choice(TEXTS, 40), "id": range(40)})
+    frame["label"] = np.where(rng.random(40) < 0.5, "no", "yes")
+    datasets.Dataset.from_pandas(frame).save_to_disk(tmp_path / "hub")
+    spec = f"hf:{tmp_path / 'hub'},text=text,tokens={tokens},length=5,vocabulary=12"
+    settings = Settings(task=spec, model="lstm:hidden=3,embedding=2", partition="iid", num_clients=2)
+    federation = Federation.of(settings)
+    data, test = federation.data, rows_to_test(len(frame))
+    assert isinstance(data, PartitionedData)
+    done, (numbers, classes) = preprocessing_of(data).to_json(), data.train_set(np.arange(2))
+    rows = pandas.concat([frame[~test].iloc[data.order], frame[test]])
+    found = own(tmp_path, rows[["label", "id", "text"]], done, "", "", str(tmp_path / "copy.npz"))
+    again = own(tmp_path, rows[["label", "id", "text"]], done, "", "", str(tmp_path / "copy.npz"))
+    for mine in (found, again):
+        assert (mine.x.dtype, mine.vocabulary) == (np.int64, 12)
+        np.testing.assert_array_equal(mine.x, np.concatenate([numbers, data.test[0]]))
+        np.testing.assert_array_equal(mine.y, np.concatenate([classes, data.test[1]]))
+    new = own(tmp_path, pandas.DataFrame({"text": ["\u4f60"], "label": ["no"]}), done)
+    assert new.x.tolist() == [[0, 0, 0, 0, 1]]
+    shapes = tuple(tuple(p.shape) for p in federation.model_builder()().parameters())
+    clients = local_clients(settings, DataSpec(str(tmp_path / "own.csv")), 0, "cpu", shapes, done)
+    assert clients.data.test[0].tolist() == new.x.tolist()
+    for x, says in ((found.x, ""), (found.x + 9, "numbers from 0 to 11"), (found.x / 2, "type float64")):
+        np.savez(tmp_path / "own.npz", x=x, y=found.y)
+        with pytest.raises(ValueError, match=says) if says else nullcontext():
+            np.testing.assert_array_equal(read(DataSpec(str(tmp_path / "own.npz")), done).x, found.x)
+    with pytest.raises(ValueError, match="the run's task reads texts; give a CSV file"):
+        read(DataSpec(str(tmp_path)), done)
+
+
+def test_texts_that_a_csv_file_does_not_keep_are_refused(tmp_path: Path) -> None:
+    """Characters at the ends of which there are spaces."""
+    datasets = pytest.importorskip("datasets")
+    frame = pandas.DataFrame({"text": [" a", "b"] * 5, "label": ["no", "yes"] * 5})
+    datasets.Dataset.from_pandas(frame).save_to_disk(tmp_path / "hub")
+    spec = f"hf:{tmp_path / 'hub'},text=text,tokens=characters"
+    data = Federation.of(Settings(task=spec, partition="iid", num_clients=2)).data
+    with pytest.raises(ValueError, match="line 2, column 'text': 'a' is not a finite number"):
+        own(tmp_path, frame, preprocessing_of(data).to_json())
 
 
 def board(node: dict[str, Any], run: dict[str, Any]) -> ClientApp:

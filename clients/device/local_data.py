@@ -2,8 +2,9 @@
 
 - `.npz`: `x`, inputs of shape (n, ...), and `y`, class numbers or numbers to predict, of shape (n,), as the
   run's task has them. It may be compressed.
-- `.csv`: the first line names the columns. Where the run's task is a table, they are encoded as there.
-  Otherwise one is the target (`target`, else the last), and the others are numbers, used as they are.
+- `.csv`: the first line names the columns. Where the run's task is a table or has texts, they are encoded
+  as there. Otherwise one is the target (`target`, else the last), and the others are numbers, used as they
+  are.
 - a folder: a subfolder for each class, with images, or .npz files that have `x`.
 
 A class must have the same number on every device. Classes are numbers from 0 on; or names, which `classes`
@@ -51,14 +52,16 @@ class DataSpec(NamedTuple):
 class LocalData(NamedTuple):
     """A device's examples: inputs of shape (n, *input_shape), targets, and where they were read.
 
-    Targets are class numbers, or float32 numbers whose `unit` is that of `Preprocessing`.
+    Inputs are float32, or int64 from 0 to `vocabulary` - 1. Targets are class numbers, or float32 numbers
+    whose `unit` is that of `Preprocessing`.
     """
 
-    x: NDArray[np.float32]
+    x: NDArray[Any]
     y: NDArray[Any]
     num_classes: int | None = None  # None: not known
     source: str = "the data"
     unit: float | None = None  # None: classes
+    vocabulary: int = 0  # 0: inputs are no tokens
 
     def check(self, input_size: int, num_outputs: int) -> None:
         """Raise ValueError unless a model of so many inputs and outputs can be trained on the examples."""
@@ -163,6 +166,8 @@ def _read(spec: DataSpec, given: Preprocessing) -> LocalData:
     with _naming(path):
         if given.kind == REGRESSION and (names or path.is_dir()):
             raise ValueError("it has classes, and the run's task predicts numbers")
+        if path.is_dir() and given.vocabulary:
+            raise ValueError("the run's task reads texts; give a CSV file, or an .npz file with their tokens")
         if path.is_dir():
             return _read_folder(path, names, given)
         suffix, unit = path.suffix.lower(), given.unit if given.kind == REGRESSION else None
@@ -171,7 +176,7 @@ def _read(spec: DataSpec, given: Preprocessing) -> LocalData:
         if suffix == ".npz":
             return _from_arrays(read_arrays(path, MAX_BYTES), names, str(path), given)
         rows = read_own_table(path, given, spec.target, names, MAX_BYTES)
-        return LocalData(*rows, f"data {path}", unit)
+        return LocalData(*rows, f"data {path}", unit, given.vocabulary)
 
 
 def _from_arrays(
@@ -179,19 +184,20 @@ def _from_arrays(
 ) -> LocalData:
     if missing := {"x", "y"} - arrays.keys():
         raise ValueError(f"it has no array {min(missing)!r}; x has the inputs and y the targets")
-    x, y = _numbers("x", arrays["x"]), arrays["y"]
+    x, y = arrays["x"], arrays["y"]
+    x = _tokens(x, given.vocabulary) if given.vocabulary else _numbers("x", x)
     if y.ndim != 1 or len(y) != len(x):
         raise ValueError(
             f"x has shape {x.shape} and y {y.shape}; y must have one target for each example of x"
         )
     if given.kind == REGRESSION:
-        return LocalData(x, _numbers("y", y), None, f"data {path}", given.unit)
+        return LocalData(x, _numbers("y", y), None, f"data {path}", given.unit, given.vocabulary)
     if y.dtype.kind not in "iub" and not (y.dtype.kind == "f" and np.equal(y, np.floor(y)).all()):
         raise ValueError(f"y has type {y.dtype}; it must have class numbers, from 0 on")
     if len(y) and not 0 <= y.min() <= y.max() < 2**31:
         raise ValueError(f"y has classes from {y.min()} to {y.max()}; they must be numbered from 0 on")
     count = len(names) or (int(arrays[_NUM_CLASSES]) if _NUM_CLASSES in arrays else None)
-    return LocalData(x, y.astype(np.int64), count, f"data {path}")
+    return LocalData(x, y.astype(np.int64), count, f"data {path}", None, given.vocabulary)
 
 
 def _numbering(names: Sequence[str]) -> Callable[[str], int]:
@@ -277,6 +283,15 @@ def _read_image(file: Path) -> NDArray[np.float32]:
         except (UnidentifiedImageError, SyntaxError, Image.DecompressionBombError):
             raise ValueError("it is not an image that can be read") from None
     return np.ascontiguousarray(pixels, np.float32) / np.float32(np.iinfo(pixels.dtype).max)
+
+
+def _tokens(given: NDArray[Any], vocabulary: int) -> NDArray[np.int64]:
+    if given.ndim != 2 or given.dtype.kind not in "iu" or not ((given >= 0) & (given < vocabulary)).all():
+        raise ValueError(
+            f"x has shape {given.shape} and type {given.dtype}; it must have a row of tokens for each text, "
+            f"numbers from 0 to {vocabulary - 1} as the run's task has them"
+        )
+    return given.astype(np.int64)
 
 
 def _numbers(name: str, given: NDArray[Any]) -> NDArray[np.float32]:

@@ -11,16 +11,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtide.base.numbers import Decimals
-from fedtide.base.preprocessing import REGRESSION, Category, Numbers, Preprocessing
+from fedtide.base.preprocessing import REGRESSION, Category, Feature, Numbers, Preprocessing
 from fedtide.base.tables import read_table
 
 MAX_NAMES = 50  # of columns in a message
 
 
 class OwnTable(NamedTuple):
-    """The inputs of a CSV file, shape (n, d), its targets, and the number of classes, if that is known."""
+    """The inputs of a CSV file, shape (n, d), its targets, and the number of classes, if that is known.
 
-    x: NDArray[np.float32]
+    Inputs are float32, or the numbers of a text's tokens, int64.
+    """
+
+    x: NDArray[Any]
     y: NDArray[Any]
     num_classes: int | None
 
@@ -71,7 +74,7 @@ def read_own_table(
         It cannot be read.
     """
     table = read_table(path)
-    features: Sequence[Numbers | Category] = given.features
+    features: Sequence[Feature] = given.features
     predicted: Numbers | Category | ClassNumbers
     if given.target is not None:
         _check(table.names, given, target, classes)
@@ -80,10 +83,10 @@ def read_own_table(
         features, predicted = _as_they_are(table.names, given, target, classes)
     places = [(table.names.index(column.column), column) for column in features]
     at = table.names.index(predicted.column)
-    values = array("f")
+    values: array[Any] = array("q" if given.vocabulary else "f")
     targets: array[Any] = array("f" if given.kind == REGRESSION else "q")
     for line, row in table.rows:
-        column: Numbers | Category | ClassNumbers
+        column: Feature | ClassNumbers
         try:
             for place, column in places:
                 values.extend(column.features(row[place], table.number))
@@ -97,7 +100,8 @@ def read_own_table(
         raise ValueError("there are no rows below the header")
     y = np.frombuffer(targets, np.float32 if given.kind == REGRESSION else np.int64)
     known = len(predicted.values) if isinstance(predicted, Category) else None
-    return OwnTable(np.frombuffer(values, np.float32).reshape(len(y), -1), y, known)
+    x = np.frombuffer(values, np.int64 if given.vocabulary else np.float32)
+    return OwnTable(x.reshape(len(y), -1), y, known)
 
 
 def _check(found: Sequence[str], given: Preprocessing, target: str, classes: Sequence[str]) -> None:

@@ -1,4 +1,4 @@
-"""What a task does to a table or to images, as JSON: other programs can prepare examples for its model alike.
+"""What a task does to a table, texts or images, as JSON: others can prepare examples for its model alike.
 
 Whoever prepares rows, on the server or on a board, encodes them by these classes, to the same bits.
 """
@@ -6,10 +6,11 @@ Whoever prepares rows, on the server or on a board, encodes them by these classe
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +21,12 @@ from fedtide.base.numbers import Decimals, exact
 PREPROCESSING = "preprocessing.json"  # in a run folder
 CLASSIFICATION, REGRESSION = "classification", "regression"
 LARGEST = float(np.finfo(np.float32).max)
+PADDING, UNKNOWN = 0, 1
+"""Numbers that stand for no token of a text, and for any that has no number of its own."""
+FIRST = 2
+"""The number of the first token that has one of its own."""
+TokenKind = Literal["words", "characters"]
+_WORD = re.compile(r"[\w']+|[.,!?;]")
 _MISSING = ("", "na", "n/a", "nan", "null", "none", "?")
 
 
@@ -95,6 +102,36 @@ class Category:
         return exact(self.values) is not None
 
 
+def tokens_of(kind: TokenKind, text: str, length: int) -> Sequence[str]:
+    """Return the first words of a text, in lower case, or its first characters."""
+    return (_WORD.findall(text.lower()) if kind == "words" else text)[:length]
+
+
+@dataclass(frozen=True)
+class Texts:
+    """A column of texts: each becomes the numbers of its first `length` tokens, padded at the front.
+
+    The tokens of the `vocabulary` are numbered in its order, from `FIRST` on; all others are `UNKNOWN`.
+    """
+
+    column: str
+    tokens: TokenKind
+    length: int
+    vocabulary: tuple[str, ...]
+
+    def features(self, text: str, number: Decimals) -> list[int]:
+        """Return the numbers of a text."""
+        found = [self._numbers.get(token, UNKNOWN) for token in tokens_of(self.tokens, text, self.length)]
+        return [PADDING] * (self.length - len(found)) + found
+
+    @cached_property
+    def _numbers(self) -> dict[str, int]:
+        return {token: FIRST + position for position, token in enumerate(self.vocabulary)}
+
+
+Feature = Numbers | Category | Texts
+
+
 @dataclass(frozen=True)
 class Channels:
     """Mean and deviation of each channel, of pixels from 0 to 1."""
@@ -135,8 +172,14 @@ class Preprocessing:
     unit: float = 1.0
     pixels: Channels | None = None
     target: Numbers | Category | None = None
-    features: tuple[Numbers | Category, ...] = ()
+    features: tuple[Feature, ...] = ()
     unused: tuple[str, ...] = ()
+
+    @property
+    def vocabulary(self) -> int:
+        """How many numbers the tokens of texts have; 0: inputs are no tokens."""
+        known = [len(column.vocabulary) for column in self.features if isinstance(column, Texts)]
+        return FIRST + known[0] if known else 0
 
     def to_json(self) -> str:
         """Return it as one line of JSON; nothing if there is nothing to say."""
@@ -154,18 +197,24 @@ class Preprocessing:
                 given["kind"],
                 given["unit"],
                 pixels and Channels(tuple(pixels["mean"]), tuple(pixels["deviation"])),
-                target and _column(target),
-                tuple(map(_column, given["features"])),
+                target and _target(target),
+                tuple(map(_feature, given["features"])),
                 tuple(given["unused"]),
             )
         except (AttributeError, KeyError, TypeError, ValueError):
             raise ValueError("preprocessing: another version has written it") from None
 
 
-def _column(given: dict[str, Any]) -> Numbers | Category:
+def _target(given: dict[str, Any]) -> Numbers | Category:
     if "values" in given:
         return Category(given["column"], tuple(given["values"]))
     return Numbers(**given)
+
+
+def _feature(given: dict[str, Any]) -> Feature:
+    if "vocabulary" in given:
+        return Texts(**{**given, "vocabulary": tuple(given["vocabulary"])})
+    return _target(given)
 
 
 def scale_of(column: str, numbers: NDArray[np.float64]) -> Numbers:

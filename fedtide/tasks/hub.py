@@ -6,14 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedtide.base.allowed import Checked, Count, CountOrZero
 from fedtide.base.errors import SettingsError
-from fedtide.base.preprocessing import Category, Numbers
+from fedtide.base.preprocessing import FIRST, Feature, Texts, TokenKind
 from fedtide.base.wording import plain
 from fedtide.tasks.data import Examples, FederatedData, PartitionedData, test_rows
 from fedtide.tasks.dataset import choose_clients, default_partition, divided, rows_of
@@ -22,7 +22,7 @@ from fedtide.tasks.images import Augment, Pixels, augmentation
 from fedtide.tasks.partition import Partition, PartitionFn
 from fedtide.tasks.sizes import SizesFn
 from fedtide.tasks.tables import MAX_NAMES, Kind, Table, prepared
-from fedtide.tasks.texts import FIRST, Tokens, wide
+from fedtide.tasks.texts import Tokens, wide
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -36,7 +36,7 @@ class Inputs(NamedTuple):
     x: NDArray[Any]
     derive: Callable[[Examples], Examples] | None = None
     vocabulary: int = 0  # of texts
-    features: tuple[Numbers | Category, ...] = ()  # of a table
+    features: tuple[Feature, ...] = ()  # of a table
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,7 +97,7 @@ class Hub(Checked):
     client: str = ""
     size: CountOrZero = 0
     augment: Augment = "none"
-    tokens: Literal["words", "characters"] = "words"
+    tokens: TokenKind = "words"
     length: Count = 80
     vocabulary: Count = 10_000
 
@@ -154,9 +154,13 @@ class Hub(Checked):
             pixels = table.take("image", self.image).pixels(self.size)
             return Inputs(pixels, Pixels.of(pixels[table.train]))
         if self.text:
-            tokens = Tokens.of(self.tokens, table.take("text", self.text).texts(), self.length)
+            texts = table.take("text", self.text).texts()
+            tokens = Tokens.of(self.tokens, texts, self.length)
             known = tokens.frequent(table.train, self.vocabulary)
-            return Inputs(tokens.numbered(known), wide, FIRST + len(known))
+            done = Texts(self.text, self.tokens, self.length, tuple(tokens.names[k] for k in known))
+            # Boards read their texts from CSV files, in which spaces at the ends do not count.
+            is_told = self.tokens == "words" or all(text == text.strip() for text in texts)
+            return Inputs(tokens.numbered(known), wide, FIRST + len(known), (done,) if is_told else ())
         columns = table.take_all("features", self.features) or [*table.columns.values()]
         x, features = table.features(columns)
         return Inputs(x, features=features)

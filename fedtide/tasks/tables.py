@@ -20,6 +20,7 @@ from fedtide.base.preprocessing import (
     REGRESSION,
     Category,
     Channels,
+    Feature,
     Numbers,
     Preprocessing,
     require_value,
@@ -158,7 +159,7 @@ class Table(Generic[C]):
 
 def prepared(
     target: Numbers | Category,
-    features: tuple[Numbers | Category, ...],
+    features: tuple[Feature, ...],
     columns: Sequence[str],
     pixels: Channels | None = None,
 ) -> tuple[Preprocessing, int, Criterion]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import re
 import zipfile
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -12,7 +11,7 @@ from dataclasses import dataclass
 from io import TextIOWrapper
 from itertools import chain
 from pathlib import Path
-from typing import IO, Annotated, ClassVar, Literal, NamedTuple
+from typing import IO, Annotated, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,18 +19,16 @@ from numpy.typing import NDArray
 from fedtide.base.allowed import Checked, Count, Range
 from fedtide.base.errors import SettingsError
 from fedtide.base.files import open_regular
+from fedtide.base.preprocessing import FIRST, PADDING, UNKNOWN, TokenKind, tokens_of
 from fedtide.tasks.data import TEST_SHARE, Examples, FederatedData, PartitionedData
 from fedtide.tasks.dataset import choose_clients
 from fedtide.tasks.download import download, obtaining, reason_of
 from fedtide.tasks.partition import PartitionFn
 from fedtide.tasks.sizes import SizesFn
 
-PADDING, UNKNOWN = 0, 1  # numbers that stand for no token
-FIRST = 2  # number of the first known token
 CODES = 0x110000  # of characters
 MAX_NUMBERS = 2000  # of a word's vector
 MAX_BYTES = 64 * MAX_NUMBERS  # of a line with one
-_WORD = re.compile(r"[\w']+|[.,!?;]")
 
 TABLE = "training.1600000.processed.noemoticon.csv"
 ARCHIVE = "trainingandtestdata.zip"
@@ -55,13 +52,13 @@ class Tokens:
     length: int
 
     @classmethod
-    def of(cls, kind: Literal["words", "characters"], texts: list[str], length: int) -> Tokens:
+    def of(cls, kind: TokenKind, texts: list[str], length: int) -> Tokens:
         """Split texts."""
         return cls._characters(texts, length) if kind == "characters" else cls._words(texts, length)
 
     @classmethod
     def _words(cls, texts: list[str], length: int) -> Tokens:
-        cut = [_WORD.findall(text.lower())[:length] for text in texts]
+        cut = [tokens_of("words", text, length) for text in texts]
         lengths = np.array([len(words) for words in cut], np.intp)
         known: dict[str, int] = {}
         found = (known.setdefault(word, len(known)) for word in chain.from_iterable(cut))
