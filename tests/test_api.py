@@ -94,6 +94,21 @@ def test_a_run_is_that_of_the_command_line() -> None:
     assert "accuracy" in repr(run)
 
 
+def test_arrays_with_a_criterion_of_their_own() -> None:
+    from fedtide.tasks import BinaryCrossEntropy
+
+    x = np.random.default_rng(0).normal(size=(200, 4)).astype(np.float32)
+    labels = np.stack([x[:, 0] > 0, x[:, 1] + x[:, 2] > 0, x[:, 3] < 0], axis=1).astype(np.float32)
+    task = fedtide.Task.from_arrays(x, labels, clients=np.arange(200) % 6, criterion=BinaryCrossEntropy())
+    run = fedtide.run(task=task, strategy="fedavg", trace="always", **{**SMALL, "num_rounds": 40})
+    with torch.no_grad():
+        outputs = run.model()(torch.from_numpy(task.test[0])).numpy()
+    assert run.accuracy == pytest.approx(((outputs > 0) == (task.test[1] > 0.5)).mean())
+    assert run.accuracy > 0.95
+    with pytest.raises(ValueError, match="targets other than 0 and 1"):
+        fedtide.run(task=fedtide.Task.from_arrays(x, 2 * labels, criterion=BinaryCrossEntropy()), **SMALL)
+
+
 def test_the_history_of_one_client() -> None:
     names = np.array(["Pia", "Nora", "Otto"])[np.arange(60) % 3]
     task = fedtide.Task.from_arrays(np.eye(60), np.arange(60) % 2, clients=names)

@@ -27,14 +27,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clients.device.own_table import class_number, read_own_table
-from fedtide.base.files import open_regular, read_arrays, replacing
-from fedtide.base.images import pixels_of
+from fedtide.base.files import read_arrays, replacing
+from fedtide.base.images import IMAGES, opened, pixels_of
 from fedtide.base.preprocessing import CLASSIFICATION, REGRESSION, Preprocessing
 from fedtide.base.tables import read_table
 
 MAX_BYTES = 1 << 30  # of the inputs, and of an .npz file
-IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".pgm", ".ppm", ".webp", ".tif", ".tiff")
-_MAX_PIXELS = 1 << 26  # of an image, before it is decoded
 _NUM_CLASSES, _VERSION = "num_classes", "version"  # in a fast copy
 
 
@@ -270,18 +268,8 @@ def _read_inputs(file: Path, given: Preprocessing) -> NDArray[np.float32]:
 
 def _read_image(file: Path) -> NDArray[np.float32]:
     """Return an image, shape (1, H, W) or (3, H, W), from 0 to 1."""
-    try:
-        from PIL import Image, UnidentifiedImageError  # not needed for other data
-    except ImportError:
-        raise ValueError("reading images needs Pillow: pip install pillow") from None
-    with open_regular(file) as opened:
-        try:
-            with Image.open(opened) as image:
-                if image.width * image.height > _MAX_PIXELS:
-                    raise ValueError(f"{image.width}x{image.height} pixels; make it smaller")
-                pixels = pixels_of(image)
-        except (UnidentifiedImageError, SyntaxError, Image.DecompressionBombError):
-            raise ValueError("it is not an image that can be read") from None
+    with opened(file) as image:
+        pixels = pixels_of(image)
     return np.ascontiguousarray(pixels, np.float32) / np.float32(np.iinfo(pixels.dtype).max)
 
 

@@ -1,11 +1,69 @@
-"""Images that Pillow has opened, of any mode, as arrays."""
+"""Images that Pillow opens, of any mode, as arrays."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from fedtide.base.errors import SettingsError
+from fedtide.base.files import open_regular
+
+IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".pgm", ".ppm", ".webp", ".tif", ".tiff")
+MAX_PIXELS = 1 << 26  # of an image, before it is decoded
+MAX_NUMBERS = 1 << 30  # of all images
+
+
+@contextmanager
+def opened(file: Path) -> Iterator[Any]:
+    """Open an image; ValueError: it cannot be read, or Pillow is missing."""
+    try:
+        from PIL import Image, UnidentifiedImageError  # not needed for other data
+    except ImportError:
+        raise ValueError("reading images needs Pillow: pip install pillow") from None
+    with open_regular(file) as stream:
+        try:
+            with Image.open(stream) as image:
+                if image.width * image.height > MAX_PIXELS:
+                    raise ValueError(f"{image.width}x{image.height} pixels; make it smaller")
+                yield image
+        except (UnidentifiedImageError, SyntaxError, Image.DecompressionBombError):
+            raise ValueError("it is not an image that can be read") from None
+
+
+def stacked(
+    images: Iterable[Any], count: int, size: int, what: str, where: Callable[[int], str]
+) -> NDArray[np.unsignedinteger]:
+    """Return images of Pillow's as one array, shape (n, C, H, W), resized if `size` is not 0.
+
+    All are grey, or the first one is in colour; see `pixels_of`. `count` is n, `what` names all of them in
+    messages, and `where` one. SettingsError: they are of different kinds or sizes, or too many.
+    """
+    stack: NDArray[np.unsignedinteger] = np.empty(0, np.uint8)
+    for row, image in enumerate(images):
+        try:
+            pixels = pixels_of(image, size)
+        except ValueError as error:
+            raise SettingsError(f"{where(row)}: {error}") from None
+        if not row:
+            if count * pixels.size > MAX_NUMBERS:
+                total = f"{count:,} images of {pixels.size:,} pixels"
+                raise SettingsError(f"{what}: {total} are too many; set size=, or take a part")
+            stack = np.empty((count, *pixels.shape), pixels.dtype)
+        if len(pixels) < stack.shape[1] and pixels.dtype == stack.dtype:
+            pixels = np.repeat(pixels, stack.shape[1], axis=0)  # grey, among images in colour
+        if (len(pixels), pixels.dtype) != (stack.shape[1], stack.dtype):
+            kinds = " and ".join(_kind_of(x) for x in (stack[0], pixels))
+            raise SettingsError(f"{where(row)}: {kinds} images are mixed; convert them to one kind")
+        if pixels.shape != stack.shape[1:]:
+            sizes = " and ".join(f"{s[1]}x{s[2]}" for s in (stack.shape[1:], pixels.shape))
+            raise SettingsError(f"{what} has images of {sizes} pixels; set size=")
+        stack[row] = pixels
+    return stack
 
 
 def pixels_of(image: Any, size: int = 0) -> NDArray[Any]:
@@ -40,3 +98,7 @@ def _resized(levels: NDArray[Any], size: int) -> NDArray[np.uint16]:
     resized = Image.fromarray(levels.astype(np.float32)).resize((size, size))
     pixels: NDArray[np.uint16] = np.clip(np.rint(np.asarray(resized)), 0, 65535).astype(np.uint16)
     return pixels
+
+
+def _kind_of(image: NDArray[Any]) -> str:
+    return f"{'grey' if len(image) == 1 else 'colour'} ({image.dtype.itemsize * 8} bits)"

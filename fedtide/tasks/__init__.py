@@ -23,6 +23,7 @@ from fedtide.tasks.foreign_partitions import (
     indices,
 )
 from fedtide.tasks.hub import Hub
+from fedtide.tasks.image_folder import ImageFolder
 from fedtide.tasks.images import Augmentation, Cifar10, Cifar100, Emnist, FashionMnist, Mnist, Svhn, digits
 from fedtide.tasks.models import MODELS, initialise
 from fedtide.tasks.partition import Partition, PartitionFn, classes, dirichlet, iid, label, similarity
@@ -46,6 +47,7 @@ TASKS: dict[str, Callable[..., TaskSource]] = {
     "csv": Tabular,
     "npz": NpzFiles,
     "leaf": Leaf,
+    "folder": ImageFolder,
     "hf": Hub,
 }
 """Tasks by name: ``(*, options)``, which do not load anything yet."""

@@ -1,7 +1,8 @@
-"""A task made from arrays, for callers in Python."""
+"""Tasks for callers in Python, from arrays or from folders of images."""
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedtide.base.errors import SettingsError
-from fedtide.tasks.criteria import SquaredError
+from fedtide.tasks.criteria import CROSS_ENTROPY, Criterion, SquaredError
 from fedtide.tasks.data import Examples, are_classes, test_rows
 from fedtide.tasks.dataset import Dataset, DividedTask, Owners, default_partition, distinct
 
@@ -22,6 +23,7 @@ class Task(DividedTask):
     test: Examples
     owners: Owners | None
     default_model: str = "logistic"
+    criterion: Criterion | None = None
 
     name = "arrays"
 
@@ -34,6 +36,7 @@ class Task(DividedTask):
         clients: ArrayLike | None = None,
         test: tuple[ArrayLike, ArrayLike] | None = None,
         model: str = "logistic",
+        criterion: Criterion | None = None,
     ) -> Task:
         """Make a task of examples.
 
@@ -42,7 +45,8 @@ class Task(DividedTask):
         x
             Inputs, shape (n, ...): numbers, scaled as the model wants them.
         y
-            Targets, shape (n,): classes 0, 1, ... or False and True, or floating-point numbers.
+            Targets, shape (n,): classes 0, 1, ... or False and True, or floating-point numbers; with a
+            `criterion`, also several for an example, shape (n, ...).
         clients
             Whose example it is, shape (n,): a number from 0 to N - 1, or a name; clients are then numbered in
             the order of their names. Default: `partition` divides the examples.
@@ -50,6 +54,9 @@ class Task(DividedTask):
             Inputs and targets of the test set; default: a fifth of the examples, always the same ones.
         model
             Used if the settings name none.
+        criterion
+            The loss and the metric; default: cross-entropy and accuracy for classes, else half the squared
+            error and the mean absolute error.
 
         Raises
         ------
@@ -59,17 +66,29 @@ class Task(DividedTask):
         inputs, targets = _array("x", x), _numbered("y", y)
         given = None if clients is None else _array("clients", clients)
         for name, array in (("y", targets), ("clients", given)):
-            if array is not None and array.shape != (len(inputs),):
+            shape = () if array is None else array.shape[:1] if name == "y" and criterion else array.shape
+            if array is not None and shape != (len(inputs),):
                 raise SettingsError(
                     f"{name} has shape {array.shape}; {len(inputs)} inputs need ({len(inputs)},)"
                 )
         if test is not None:
             owners = _owners(given, np.ones(len(inputs), np.bool_))
             held_out = _array("test inputs", test[0]), _numbered("test targets", test[1])
-            return cls((inputs, targets), held_out, owners, model)
+            return cls((inputs, targets), held_out, owners, model, criterion)
         held = test_rows(len(inputs))
         train, held_out = ((inputs[rows], targets[rows]) for rows in (~held, held))
-        return cls(train, held_out, _owners(given, ~held), model)
+        return cls(train, held_out, _owners(given, ~held), model, criterion)
+
+    @staticmethod
+    def from_folder(path: str | os.PathLike[str], **options: Any) -> str:
+        """Return the task of a folder of images, as `--task` has it; `--list --task folder` has the options.
+
+        SettingsError: the path cannot stand there.
+        """
+        where = os.path.abspath(path)
+        if "," in where:
+            raise SettingsError(f"path {where}: a comma ends it in `--task`; rename the folder")
+        return ",".join([f"folder:path={where}", *(f"{key}={value}" for key, value in options.items())])
 
     @property
     def default_partition(self) -> str | None:  # type: ignore[override]
@@ -78,10 +97,12 @@ class Task(DividedTask):
 
     def dataset(self) -> Dataset:
         """Return the examples as a data set."""
-        targets = self.train[1]
-        if are_classes(targets):
-            return Dataset(self.train, self.test, int(targets.max(initial=0)) + 1, owners=self.owners)
-        return Dataset(self.train, self.test, 1, SquaredError(), owners=self.owners)
+        targets, criterion = self.train[1], self.criterion
+        if np.issubdtype(targets.dtype, np.integer):
+            count, criterion = int(targets.max(initial=0)) + 1, criterion or CROSS_ENTROPY
+        else:
+            count, criterion = int(np.prod(targets.shape[1:])), criterion or SquaredError()
+        return Dataset(self.train, self.test, count, criterion, owners=self.owners)
 
 
 def _array(name: str, given: ArrayLike) -> NDArray[Any]:

@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtide.base.errors import SettingsError, described
-from fedtide.base.images import pixels_of
+from fedtide.base.images import stacked
 from fedtide.base.wording import plain
-from fedtide.tasks.tables import MAX_NUMBERS, Column
+from fedtide.tasks.tables import Column
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -92,34 +92,11 @@ class HubColumn(Column):
         return texts
 
     def pixels(self, size: int) -> NDArray[np.unsignedinteger]:
-        """Return images, shape (n, C, H, W), resized if `size` is not 0: see `pixels_of`.
-
-        All are grey, or the first one is in colour.
-        """
+        """Return images, shape (n, C, H, W), resized if `size` is not 0: see `stacked`."""
         if type(self.feature).__name__ != "Image":
             raise SettingsError(f"{self.what} has {self.kind}, not images; cast it to datasets.Image()")
         count = sum(map(len, self.splits.values()))
-        images: NDArray[np.unsignedinteger] = np.empty(0, np.uint8)
-        for row, image in enumerate(self._images()):
-            try:
-                pixels = pixels_of(image, size)
-            except ValueError as error:
-                raise SettingsError(f"{self._row(row)}: {error}") from None
-            if not row:
-                if count * pixels.size > MAX_NUMBERS:
-                    total = f"{count:,} images of {pixels.size:,} pixels"
-                    raise SettingsError(f"{self.what}: {total} are too many; set size=, or take a part")
-                images = np.empty((count, *pixels.shape), pixels.dtype)
-            if len(pixels) < images.shape[1] and pixels.dtype == images.dtype:
-                pixels = np.repeat(pixels, images.shape[1], axis=0)  # grey, among images in colour
-            if (len(pixels), pixels.dtype) != (images.shape[1], images.dtype):
-                kinds = " and ".join(_kind_of(x) for x in (images[0], pixels))
-                raise SettingsError(f"{self._row(row)}: {kinds} images are mixed; convert them to one kind")
-            if pixels.shape != images.shape[1:]:
-                sizes = " and ".join(f"{s[1]}x{s[2]}" for s in (images.shape[1:], pixels.shape))
-                raise SettingsError(f"{self.what} has images of {sizes} pixels; set size=")
-            images[row] = pixels
-        return images
+        return stacked(self._images(), count, size, self.what, self._row)
 
     def _images(self) -> Iterator[Any]:
         """Yield the images as Pillow opens them."""
@@ -161,10 +138,6 @@ class HubColumn(Column):
                 return f"{self.what}, row {row} of split {plain(name, 40)}"
             row -= len(split)
         raise IndexError(row)
-
-
-def _kind_of(image: NDArray[Any]) -> str:
-    return f"{'grey' if len(image) == 1 else 'colour'} ({image.dtype.itemsize * 8} bits)"
 
 
 def _same_lengths(array: Any) -> bool:
