@@ -10,7 +10,7 @@ import sim
 from fedtide.config import Settings
 from fedtide.engine.read_run import read_run
 from fedtide.engine.run_files import records_in
-from fedtide.engine.stopping import StoppingRule
+from fedtide.engine.stopping import StoppingRule, slow_evaluation
 from fedtide.runs import outcome
 from fedtide.tasks import Metric
 
@@ -25,6 +25,19 @@ def stopped_in(rule: StoppingRule, key: str, values: list[float | None]) -> int 
         if rule.reason:
             return server_round
     return None
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [
+        ({"train": 19.0, "evaluate": 20.0}, True),
+        ({"train": 21.0, "evaluate": 20.0}, False),
+        ({"train": 1.0, "evaluate": 20.0}, False),  # short
+        ({"train": 40.0}, False),
+    ],
+)
+def test_advice_where_evaluation_takes_most_of_the_time(seconds: dict[str, float], said: bool) -> None:
+    assert ("--evaluate-every 50" in slow_evaluation(seconds, 5)) == said
 
 
 def test_a_target_is_reached_in_an_evaluation_that_is_due() -> None:

@@ -5,6 +5,7 @@ import errno
 import json
 import math
 import platform
+import re
 import shutil
 import signal
 import sys
@@ -177,6 +178,8 @@ def test_a_tuned_comparison(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert "strategy fedavg: has no option.mu" in printed
     assert "logarithmic scale: learning-rate 0.001..0.1" in printed
     assert "learning-rate was widened to 0.001..1" in printed
+    assert [*map(int, re.findall(r"trial (\d+)/14 strategy fed", printed))] == [*range(1, 15)]
+    assert len(re.findall(r", about [0-9hmins ]+ left", printed)) >= 13  # all but the last trial
     fedavg, fedprox = found_in(tmp_path)
     assert [len(search["trials"]) for search in (fedavg, fedprox)] == [7, 7]
     assert [[*search["chosen"]] for search in (fedavg, fedprox)] == [

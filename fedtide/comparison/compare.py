@@ -34,7 +34,7 @@ from fedtide.engine.interrupts import Stopped, deferring, raising_stopped, whole
 from fedtide.engine.observers import LoggedRun
 from fedtide.engine.read_run import Run
 from fedtide.engine.run_folder import lock, program_version, slug
-from fedtide.loggers.progress import progress_bar
+from fedtide.loggers.progress import Pace, progress_bar
 from fedtide.loggers.registry import log_finished, logger_types
 
 INTERRUPTED = "interrupted; rerun the command to continue"
@@ -136,6 +136,7 @@ class _Progress:
         self.bar = progress_bar("", console)
         self._hints: set[str] = set()  # that were shown
         self._task = self.bar.add_task(self._best(), total=len(cells), completed=len(self.finished))
+        self._pace = Pace()
 
     def complete(self, runner: Runner) -> int:
         """Run the cells that are not finished; return the signal that has ended this, or 0."""
@@ -164,13 +165,14 @@ class _Progress:
 
     def _show(self, settings: Settings) -> None:
         self.bar.update(self._task, advance=1, description=self._best())
+        left = self._pace.left(self.bar.tasks[0])
         varied = self.cells[settings].varied.items()
         name = ", ".join(f"{key} {value}" for key, value in varied) or settings.strategy
         if settings in self.failed:
             say(self.bar.console, f"failed: {name}: {self.failed[settings]}")
         elif not self.console.is_terminal:
             run, done = self.finished[settings], f"{len(self.finished)}/{len(self.cells)}"
-            say(self.bar.console, f"{done}  {name}: {run.metric.title} {run.final:g}")
+            say(self.bar.console, f"{done}  {name}: {run.metric.title} {run.final:g}{left}")
         hint = self.finished[settings].summary.get("hint") if settings in self.finished else None
         if hint and hint not in self._hints:
             self._hints.add(hint)

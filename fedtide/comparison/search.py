@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -139,15 +139,16 @@ class Search:
             first = self._between_old_and_new() if done == self.half else []
             self.batch = [*first, *self._suggest(count)][:count]
 
-    def best(self, first: int | None = None) -> Trial | None:
-        """Return the best of the first trials, or of all, that were not given up; None: none has a score."""
-        known = [t for t in self.trials[:first] if not t.pruned and not math.isnan(t.score)]
+    def best(self, among: Iterable[Trial] | None = None) -> Trial | None:
+        """Return the best of some trials, or of all, that were not given up; None: none has a score."""
+        trials = self.trials if among is None else among
+        known = [t for t in trials if not t.pruned and not math.isnan(t.score)]
         sign = 1 if self._higher_is_better else -1
         return max(known, key=lambda trial: sign * trial.score, default=None)
 
     def ends(self, first: int | None = None) -> dict[str, str]:
         """Return "low" or "high" by key where the best value is at an end of all that was tried."""
-        if (best := self.best(first)) is None:
+        if (best := self.best(self.trials[:first])) is None:
             return {}
         ends = {
             key: of.end(best.values[key], [trial.values[key] for trial in self.trials[:first]])

@@ -30,7 +30,7 @@ from fedtide.engine.interrupts import Stopped, raising_stopped, whole
 from fedtide.engine.read_run import Run
 from fedtide.engine.run_folder import finite
 from fedtide.federation import Federation
-from fedtide.loggers.progress import progress_bar
+from fedtide.loggers.progress import Pace, progress_bar
 
 FOLDER = "tuning"  # of the trials, in the folder of the comparison
 KEPT = {"config.toml", "metrics.jsonl", "summary.json", PRUNED}  # files of a trial
@@ -137,6 +137,7 @@ class _Trials:
         self.search_of: dict[Settings, Search] = {}  # of what was queued
         self.bar = progress_bar("trial ", console)
         self._task = self.bar.add_task("", total=sum(search.total for search in searches))
+        self._pace = Pace()
 
     def run(self, runner: Runner) -> None:
         """Run all trials that are not stored yet; Stopped: by a signal."""
@@ -177,11 +178,16 @@ class _Trials:
                 self._continue(search)
 
     def _show(self, search: Search, trial: Trial) -> None:
-        self.bar.update(self._task, advance=1)
+        best = search.best(search.known.values())
+        shown = f"best {best.score:.4f} {search.name}, {_named(best.values)}" if best else ""
+        self.bar.update(self._task, advance=1, description=shown)
+        (task,) = self.bar.tasks
+        left = self._pace.left(task)
         if not self.console.is_terminal and search.metric:
             given_up = f", given up after round {max(trial.curve)}" if trial.pruned else ""
             score = f"{search.metric.title} {trial.score:.4f}{given_up}"
-            say(self.bar.console, f"trial  {search.name}, {_named(trial.values)}: {score}")
+            number = f"trial {task.completed:.0f}/{task.total:.0f}"
+            say(self.bar.console, f"{number}  {search.name}, {_named(trial.values)}: {score}{left}")
 
 
 def _base(settings: Settings, seed: int) -> Settings:

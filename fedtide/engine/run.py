@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -31,7 +32,7 @@ from fedtide.engine.observers import LoggedRun, Observer, observing
 from fedtide.engine.run_files import records_in
 from fedtide.engine.run_folder import FolderLost, KeptWeights, RunFolder, finite, weights_sha256
 from fedtide.engine.server import RoundServer
-from fedtide.engine.stopping import StoppingRule
+from fedtide.engine.stopping import StoppingRule, slow_evaluation
 from fedtide.engine.transports.base import EngineLost, Transport
 from fedtide.engine.transports.inline import InlineTransport
 from fedtide.engine.transports.virtual import Simulation
@@ -177,6 +178,8 @@ def drive(
                 say(console, f"the run has failed: {error}")
     if summary["no_reply_counted"] and "failed" not in summary:
         console.print("no reply ever counted: metrics.jsonl names the reasons")
+    if slow := slow_evaluation(state.phases, settings.evaluate_every):
+        say(console, slow)
     if state.defect:
         raise state.defect
     return Outcome(summary, state.arrays)
@@ -192,6 +195,7 @@ class _State(Observer):
     diverged: str = ""  # said once
     last: dict[str, Any] = field(default_factory=lambda: {"round": 0})
     client_fits: int = 0
+    phases: Counter[str] = field(default_factory=Counter)  # seconds
     seconds: float = 0.0
     arrays: list[NDArray[Any]] = field(default_factory=list)
     signals: list[int] = field(default_factory=list)
@@ -207,6 +211,7 @@ class _State(Observer):
 
     def recall(self, record: dict[str, Any]) -> None:
         self.last.update(record)
+        self.phases.update(record.get("seconds") or {})
         if not any(event.get("event") == NO_UPDATE for event in record.get("events", ())):
             self.client_fits += len(record.get("active", []))
         if record.get("tested_examples") and not self.diverged:
@@ -242,6 +247,7 @@ def _train(server: RoundServer, num_rounds: int, before: Position) -> tuple[Exce
 
 def _summary(experiment: Experiment, folder: RunFolder, ended: _State) -> dict[str, Any]:
     settings, last, metric = experiment.settings, ended.last, experiment.data.criterion.metric
+    slow = slow_evaluation(ended.phases, settings.evaluate_every)
     measured = [key.format(metric.key) for key in FINAL]
     model = experiment.evaluator.model
     summary: dict[str, Any] = finite(
@@ -272,7 +278,7 @@ def _summary(experiment: Experiment, folder: RunFolder, ended: _State) -> dict[s
             **({"signal": Signals(ended.signals[0]).name} if ended.signals else {}),
             **({"stopped": ended.stopped} if ended.stopped else {}),
             **({"failed": ended.failure} if ended.failure else {}),
-            **({"hint": hint} if (hint := ended.diverged or experiment.hint) else {}),
+            **({"hint": hint} if (hint := ended.diverged or slow or experiment.hint) else {}),
         }
     )
     return summary

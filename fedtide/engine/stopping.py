@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from fedtide.config import Settings
 from fedtide.config.target import OF_MEMBERS, Target
 from fedtide.engine.observers import Observer, Record
 from fedtide.tasks import ACCURACY, Metric
+
+LONG = 30.0  # seconds
 
 
 def evaluation_is_due(
@@ -23,6 +26,17 @@ def evaluation_is_due(
     if not seconds or before is None or now is None:
         return server_round % every == 0
     return now // seconds > before // seconds
+
+
+def slow_evaluation(seconds: Mapping[str, float], every: int) -> str:
+    """Return what to do where evaluations every so many rounds take most of a run; empty: they do not.
+
+    `seconds` are those of the run by phase; a run of less than `LONG` needs no advice.
+    """
+    whole = sum(seconds.values())
+    if whole < LONG or seconds.get("evaluate", 0.0) < whole / 2:
+        return ""
+    return f"evaluation takes more than half of the time: try --evaluate-every {10 * every}"
 
 
 class StoppingRule(Observer):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any
@@ -99,6 +100,19 @@ class Description(TextColumn):
         if "holder" in task.fields and (held := held_memory()):
             text.append(f"  {task.fields['holder']}{held / 2**30:.1f} GB")
         return text
+
+
+class Pace:
+    """How long the rest of a task takes at the pace of the parts that were done here; others were known."""
+
+    def __init__(self) -> None:
+        self.begin, self.done = time.perf_counter(), 0
+
+    def left(self, task: Task) -> str:
+        """Count one more part, and return the end of a line; empty: it was the last."""
+        self.done += 1
+        seconds = (time.perf_counter() - self.begin) * (task.remaining or 0) / self.done
+        return f", about {duration(round(seconds))} left" if seconds else ""
 
 
 def progress_bar(what: str, console: Console) -> Progress:
