@@ -23,7 +23,8 @@ from fedtide.base.wording import count
 from fedtide.config import Settings
 from fedtide.federation import Federation, trace_specs
 from fedtide.interop.stock_strategy import StockStrategy, stock_type
-from fedtide.tasks import MODELS, PARTITIONS, SIZES, TASKS
+from fedtide.tasks import MODELS, PARTITIONS, SIZES, TASKS, Metric
+from fedtide.tasks.metrics import SCIKIT_LEARN, MetricFunction, metric_functions
 from strategies import FlexibleStrategy, Options
 from strategies.registry import SERVER_PARTS, server_options
 from strategies.sequential_sgd import SequentialSGD
@@ -41,6 +42,7 @@ REGISTRIES: dict[str, Mapping[str, Callable[..., Any]]] = {
     "trace": TRACES,
     **SERVER_PARTS,
     "cohort": COHORTS,
+    "metrics": SCIKIT_LEARN,
 }
 """What the settings that name a part accept, but for dotted names."""
 
@@ -78,12 +80,15 @@ class Plan(Federation):
         The strategy's class and the options that its spec and `option` set.
     server_parts
         The bound parts among `SERVER_PARTS` that are set, by kind.
+    functions
+        The metrics of the user's choice.
     options
         All options of the strategy, with schedule, selection and layers.
     """
 
     method: Part
     server_parts: Mapping[str, Part]
+    functions: tuple[MetricFunction, ...]
     options: Options
 
     @classmethod
@@ -97,7 +102,8 @@ class Plan(Federation):
         named = {kind: names for kind, names in SERVER_PARTS.items() if values[kind]}
         parts = {kind: bind(kind, names, values[kind]) for kind, names in named.items()}
         options = _options(settings, method, parts)
-        return super().of(settings, method=method, server_parts=parts, options=options)
+        more: dict[str, Any] = {"functions": metric_functions(settings.metrics), "options": options}
+        return super().of(settings, method=method, server_parts=parts, **more)
 
     @property
     def strategy(self) -> type[FlexibleStrategy]:
@@ -109,12 +115,27 @@ class Plan(Federation):
     def parts(self) -> dict[str, tuple[Part, ...]]:
         """The bound parts by kind; a trace may be a combination of several."""
         of_server = {kind: (part,) for kind, part in self.server_parts.items()}
-        return {"strategy": (self.method,), **super().parts, **of_server}
+        metrics = {"metrics": tuple(found.part for found in self.functions)} if self.functions else {}
+        return {"strategy": (self.method,), **super().parts, **of_server, **metrics}
+
+    @property
+    def metrics(self) -> tuple[Metric, ...]:
+        """What every evaluation measures beside the loss: the task's own metric first."""
+        own = self.data.criterion.metric
+        for found in self.functions:
+            if found.metric.key == own.key:
+                raise SettingsError(
+                    f"metrics {found.spec}: the task reports its {own.title} anyway; leave it out"
+                )
+        return own, *(found.metric for found in self.functions)
 
     @property
     def resolved(self) -> dict[str, str]:
         """The specs of all parts with every option, those included that the task decides."""
-        specs = {kind: "+".join(map(self._resolved, parts)) for kind, parts in self.parts.items()}
+        specs = {
+            kind: (" " if kind == "metrics" else "+").join(map(self._resolved, parts))
+            for kind, parts in self.parts.items()
+        }
         return specs | {"cohort": self.settings.cohort}
 
     @cached_property

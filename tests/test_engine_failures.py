@@ -288,7 +288,7 @@ def test_texts_of_clients_are_not_trusted(simulate: Callable[..., Any], text: st
     assert reason.isprintable()
     file = io.StringIO()
     summary = {"strategy": "[/red]", "task": "digits", "model": "m", "rounds": 1, "client_fits": 0}
-    summary |= {"seconds": 1.0, "run_dir": "runs/[/red]", "metric": {"name": "accuracy"}}
+    summary |= {"seconds": 1.0, "run_dir": "runs/[/red]", "metrics": [{"name": "accuracy"}]}
     summary |= {"final": {"accuracy": 0.5, "loss": 1.0, "train_loss": 1.0}}
     Console(file=file, width=250).print(final_table(summary, Counter([reason])))
     assert reason.strip() in file.getvalue()

@@ -91,7 +91,7 @@ def test_the_path_of_the_run_folder_can_be_copied_from_a_narrow_terminal() -> No
     path = "/somewhere/" + "long-" * 20
     final = {"accuracy": 0.5, "loss": 1.0, "train_loss": 1.0, "tested_examples": 1, "tested_clients": 1}
     summary = {"strategy": "fedavg", "task": "digits", "model": "mlp", "rounds": 3, "client_fits": 2}
-    summary |= {"metric": {"name": "accuracy"}}
+    summary |= {"metrics": [{"name": "accuracy"}]}
     table = final_table(summary | {"final": final, "seconds": 1.0, "run_dir": path}, Counter())
     Console(file=file, width=60).print(table)
     cells = [line.split("│")[2].strip() for line in file.getvalue().splitlines() if "│" in line]

@@ -47,7 +47,9 @@ def test_a_target_is_reached_in_an_evaluation_that_is_due() -> None:
     assert stopped_in(StoppingRule(Settings(**every_2)), "accuracy", accuracies) == 6
     assert stopped_in(StoppingRule(Settings(stop_at="accuracy=0.9")), "accuracy", accuracies) == 3
     errors = [9.0, 7.0, 4.0, 5.0]
-    assert stopped_in(StoppingRule(Settings(stop_at="mean-absolute-error=4"), ERROR), ERROR.key, errors) == 2
+    assert (
+        stopped_in(StoppingRule(Settings(stop_at="mean-absolute-error=4"), [ERROR]), ERROR.key, errors) == 2
+    )
     worst = Settings(stop_at="worst-client=0.4", evaluate_clients=3)
     assert stopped_in(StoppingRule(worst), "worst_client_accuracy", [0.0, 0.9, 0.9, 0.5]) == 3
 

@@ -44,10 +44,10 @@ def page(own: Folder) -> Folder:
 
 def test_the_page_shows_every_kind_of_part() -> None:
     names = ("methods", "private", "model", "fine_tuning", "traces", "split", "data", "text", "selection")
-    names += ("logger",)
+    names += ("logger", "metrics")
     assert {*FILES} == {"test_my_methods.py", *(f"my_{name}.py" for name in names)}
     named = " ".join(COMMANDS)
-    for flag in ("strategy", "model", "trace", "partition", "sizes", "task", "select", "log"):
+    for flag in ("strategy", "model", "trace", "partition", "sizes", "task", "select", "log", "metrics"):
         assert re.search(rf"--{flag} my_", named)
 
 

@@ -19,6 +19,9 @@ import pytest
 from flower import assert_same_run, copy_app, flwr_runs, outcome, processes_of, sim
 from own_parts import Folder, of_the_page
 from sklearn.datasets import load_diabetes
+from test_metrics import KEYS, SPECS, by_hand
+
+import fedtide
 
 HEADER = ",".join([*(f"x{j}" for j in range(10)), "y"])
 
@@ -53,6 +56,7 @@ def test_flwr_run_gives_the_same_result_as_sim(shared_flower: dict[str, str], tm
     }
     events |= {"num-clients": 5, "clients-per-round": 4, "num-rounds": 20, "local-steps": 6}
     events |= {"stop-at": "accuracy=0.39"}  # which ends it in round 9
+    events |= {"metrics": ",".join(specs for specs in SPECS if "." not in specs)}
     runs = {"changing": {**changing, "cpus": 1}, "memory": memory, "events": events}
     started = [run | {"run-dir": str(tmp_path / f"{key}-flower")} for key, run in runs.items()]
     outputs = flwr_runs(shared_flower, started)
@@ -88,6 +92,9 @@ def test_flwr_run_gives_the_same_result_as_sim(shared_flower: dict[str, str], tm
     ends = [summary_of(tmp_path / f"events{kind}") for kind in ("", "-flower")]
     assert len({end["weights_sha256"] for end in ends}) == 1
     assert [end["stopped"].partition(" ")[0] for end in ends] == ["stop-at:"] * 2
+    done = fedtide.load(next((tmp_path / "events-flower").glob("*/")))
+    final = {key: done.summary["final"].get(key) for key in KEYS}
+    assert final == pytest.approx(by_hand(done) | {"missed_4": None}, rel=1e-4)
 
 
 TRACES = [

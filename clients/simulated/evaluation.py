@@ -5,9 +5,9 @@ from __future__ import annotations
 import copy
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -18,6 +18,7 @@ from clients.gradients.flat import FlatModel, as_tensor, one_thread, own_draws
 from fedtide.base.errors import SettingsError, described, own_places
 from fedtide.base.fingerprint import fingerprint
 from fedtide.tasks import Examples, FederatedData, are_classes, blank, some_examples
+from fedtide.tasks.metrics import View, view_of
 
 BATCH = 250
 MAX_THREADS = 16  # each holds the activations of a batch
@@ -25,14 +26,34 @@ SIMILAR = 1e-3  # a relative, and an absolute difference, of what GPUs compute t
 WORTH_COPIES = 0.02  # seconds of work, for which several threads get copies of the model
 
 
+Views = Mapping[View, NDArray[Any]]
+"""What metrics get of all examples, see `fedtide.tasks.metrics`."""
+
+
+class _Batch(NamedTuple):
+    """Some examples: their total loss, their scores, and what metrics get of them."""
+
+    total: float
+    scores: Tensor
+    views: Views
+
+
 def evaluate(model: FlatModel, examples: Examples) -> tuple[float, float]:
     """Return mean loss and score of the model with its current weights; see `fedtide.tasks.Criterion`."""
+    return evaluate_with_views(model, examples, ())[:2]
+
+
+def evaluate_with_views(
+    model: FlatModel, examples: Examples, needed: Collection[View]
+) -> tuple[float, float, Views]:
+    """Return the same, and in one pass what metrics get of the examples."""
     n = len(examples[1])
     if not n:
         raise SettingsError("there are no examples to evaluate on")
-    measured = _by_batch(model, examples)
-    loss, score = sum(total for total, _ in measured), sum(float(scores.sum()) for _, scores in measured)
-    return loss / n, score / n
+    batches = _by_batch(model, examples, needed)
+    loss, score = sum(b.total for b in batches), sum(float(b.scores.sum()) for b in batches)
+    views = {view: np.concatenate([batch.views[view] for batch in batches]) for view in needed}
+    return loss / n, score / n, views
 
 
 def check_outputs(model: FlatModel, data: FederatedData) -> None:
@@ -122,7 +143,7 @@ def mean_scores(model: FlatModel, parts: Sequence[Examples]) -> NDArray[np.float
     totals: NDArray[Any] = np.zeros(len(parts))
     if counts.any():
         x, targets = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
-        scores = torch.cat([scores for _, scores in _by_batch(model, (x, targets))])
+        scores = torch.cat([batch.scores for batch in _by_batch(model, (x, targets))])
         owner = np.repeat(np.arange(len(parts)), counts)
         totals = np.bincount(owner, scores.double().cpu().numpy(), minlength=len(parts))
     means = np.full(len(parts), np.nan)
@@ -130,8 +151,8 @@ def mean_scores(model: FlatModel, parts: Sequence[Examples]) -> NDArray[np.float
     return means
 
 
-def _by_batch(model: FlatModel, examples: Examples) -> list[tuple[float, Tensor]]:
-    """Return the total loss and the scores of some examples at a time, in their order.
+def _by_batch(model: FlatModel, examples: Examples, needed: Collection[View] = ()) -> list[_Batch]:
+    """Evaluate some examples at a time, in their order.
 
     One thread computes a batch, so that no bit depends on the number of cores, and nothing waits for a core
     that does other work, as threads inside an operation do. Where there is much to do on a CPU, several
@@ -143,33 +164,38 @@ def _by_batch(model: FlatModel, examples: Examples) -> list[tuple[float, Tensor]
     try:
         with one_thread():
             began = time.perf_counter()
-            first = _measure(model, model.module, examples, 0)
+            first = _measure(model, model.module, examples, needed, 0)
             seconds_left = (time.perf_counter() - began) * (len(starts) - 1)
             if threads < 2 or seconds_left < WORTH_COPIES:
-                return [first, *(_measure(model, model.module, examples, start) for start in starts[1:])]
-            return [first, *_at_once(model, examples, starts[1:], threads)]
+                others = (_measure(model, model.module, examples, needed, start) for start in starts[1:])
+                return [first, *others]
+            return [first, *_at_once(model, examples, needed, starts[1:], threads)]
     finally:
         model.train()
 
 
 def _at_once(
-    model: FlatModel, examples: Examples, starts: Sequence[int], threads: int
-) -> list[tuple[float, Tensor]]:
+    model: FlatModel, examples: Examples, needed: Collection[View], starts: Sequence[int], threads: int
+) -> list[_Batch]:
     copies, own = [copy.deepcopy(model.module) for _ in range(threads)], threading.local()
 
     def take_copy() -> None:
         own.module = copies.pop()
 
     with ThreadPoolExecutor(threads, initializer=take_copy) as pool:
-        return list(pool.map(lambda start: _measure(model, own.module, examples, start), starts))
+        return list(pool.map(lambda start: _measure(model, own.module, examples, needed, start), starts))
 
 
-def _measure(model: FlatModel, module: nn.Module, examples: Examples, start: int) -> tuple[float, Tensor]:
-    """Return the total loss and the scores of the batch that begins at `start`."""
+def _measure(
+    model: FlatModel, module: nn.Module, examples: Examples, needed: Collection[View], start: int
+) -> _Batch:
+    """Evaluate the batch that begins at `start`."""
     x, targets = (as_tensor(part[start : start + BATCH]).to(model.device) for part in examples)
+    criterion = model.criterion
     with torch.no_grad():
         outputs = module(x)
-    return float(model.criterion.total(outputs, targets)), model.criterion.scores(outputs, targets)
+        views = {view: view_of(view, criterion, outputs, targets) for view in needed}
+    return _Batch(float(criterion.total(outputs, targets)), criterion.scores(outputs, targets), views)
 
 
 def own_test(data: FederatedData, client: int) -> Examples:

@@ -10,7 +10,7 @@ from typing import Any
 _SECTIONS = re.compile(
     r"^(?:Parameters|Attributes)\n-+\n(.*?)(?=^\w[^\n]*\n-+\n|\Z)", re.MULTILINE | re.DOTALL
 )
-_ENTRY = re.compile(r"^(\w[\w, ]*)\n((?: +\S[^\n]*(?:\n+|\Z))+)", re.MULTILINE)
+_ENTRY = re.compile(r"^(\w[\w, ]*?)(?: :[^\n]*)?\n((?: +\S[^\n]*(?:\n+|\Z))+)", re.MULTILINE)
 
 
 def descriptions(factory: Callable[..., Any]) -> dict[str, str]:

@@ -31,6 +31,7 @@ CALLED_WITH: dict[str, tuple[str, ...] | None] = {
     "server-opt": ("weights",),
     "select": ("roster", "seed"),
     "log": ("run",),
+    "metrics": None,
     "strategy": None,
     "rule": None,
 }

@@ -91,6 +91,17 @@ def parse(kind: str, text: str) -> Spec:
     return Spec(name.strip(), parse_options(f"{kind} {text!r}", options, len(name) + 1))
 
 
+def split_specs(text: str) -> list[str]:
+    """Split specs at commas, but not between the options of one: `a:b=1,c=2,d` are `a:b=1,c=2` and `d`."""
+    specs: list[str] = []
+    for part in text.split(",") if text.strip() else []:
+        if specs and "=" in part and ":" not in part.partition("=")[0]:
+            specs[-1] += f",{part.strip()}"
+        else:
+            specs.append(part.strip())
+    return specs
+
+
 def parse_options(where: str, text: str, offset: int = 0) -> dict[str, str]:
     """Parse `key=value,key=value`.
 

@@ -69,6 +69,8 @@ def make_parser() -> Parser:
         add = groups[title].add_argument
         if field.name == "option":
             add(flag, action="append", metavar="KEY=VALUE", help=text)
+        elif kind is tuple:
+            add(flag, action="extend", nargs="+", metavar="SPEC", help=text)
         elif field.name == "log":
             add(flag, metavar="NAME,...", help=text)
         elif kind is bool:
@@ -133,7 +135,7 @@ def read_values(arguments: argparse.Namespace) -> dict[str, Any]:
     for field in fields(Settings):
         given = getattr(arguments, field.name)
         if given is not None:
-            single = isinstance(given, list) and len(given) == 1 and field.name != "option"
+            single = isinstance(given, list) and len(given) == 1 and not isinstance(field.default, tuple)
             flags[field.name.replace("_", "-")] = given[0] if single else given
     return overridden(values, flags, f"config {arguments.config}")
 

@@ -128,8 +128,8 @@ def deployment(settings: Settings, **changes: Any) -> Deployment:
     chosen = {key: value for key, value in values.items() if value != defaults[key] and key not in LEFT_OUT}
     files: dict[str, str] = {}
     for key, value in chosen.items():
-        if key == "option":  # the run configuration has no lists
-            chosen[key] = ",".join(_on_server(option, files) for option in value)
+        if isinstance(value, list):  # which the run configuration has none of
+            chosen[key] = ",".join(_on_server(part, files) for part in value)
         elif isinstance(value, str):
             name, colon, options = value.partition(":")
             chosen[key] = name + colon + ",".join(_on_server(part, files) for part in options.split(","))

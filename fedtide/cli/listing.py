@@ -14,6 +14,8 @@ from fedtide.base.specs import find, parse
 from fedtide.config import Settings
 from fedtide.loggers.registry import LOGGERS
 from fedtide.plan import METHODS, REGISTRIES, own_options, strategy_type
+from fedtide.tasks.metrics import function_of
+from fedtide.tasks.metrics import options_of as metric_options
 from strategies import FlexibleStrategy, Options
 from strategies.memory.table import TableOptions
 from strategies.sequential_sgd import SequentialSGD
@@ -44,6 +46,10 @@ def listing() -> Iterator[str]:
         if kind == "strategy":
             continue
         yield f"--{kind}"
+        if kind == "metrics":  # what they are, scikit-learn says, whose import takes a second
+            yield from _wrapped(f"Of scikit-learn: {', '.join(registry)}.")
+            yield ""
+            continue
         for name, factory in registry.items():
             yield from _part(name, factory)
         yield ""
@@ -61,6 +67,10 @@ def listing_of(parts: Iterable[tuple[str, str]]) -> Iterator[str]:
         for name in dict.fromkeys(parse(kind, spec).name for _, spec in specs):
             if kind == "strategy":
                 yield from _method(name, strategy_type(name), explained=True)
+            elif kind == "metrics":
+                function = function_of(name)
+                yield from _summary(name, function)
+                yield from _shown(metric_options(function), descriptions(function))
             else:
                 yield from _part(name, find(kind, REGISTRIES[kind], name), explained=True)
 
@@ -111,7 +121,11 @@ def _wrapped(text: str, indent: int = 4) -> Iterator[str]:
 def _options(factory: Callable[..., Any], shown: Collection[str], explained: bool = False) -> Iterator[str]:
     """Yield options as users write them, with their defaults, the values allowed, and what they mean."""
     options = {key: option for key, option in options_of(factory).items() if key in shown}
-    meanings = descriptions(factory) if explained else {}
+    yield from _shown(options, descriptions(factory) if explained else {})
+
+
+def _shown(options: Mapping[str, Option], meanings: Mapping[str, str]) -> Iterator[str]:
+    """Yield options with their defaults, the values allowed, and what they mean."""
     settings = {key: _setting(key, option) for key, option in options.items()}
     width = max(map(len, settings.values()), default=0)
     for key, option in options.items():

@@ -1,4 +1,4 @@
-"""What methods are compared by: the final metric, and the costs to each target."""
+"""What methods are compared by: the final metrics, and the costs to each target."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import NamedTuple
 from fedtide.comparison.results import Row, estimate
 from fedtide.comparison.tables import NEVER, REACHED, cost_text, goal_of, mean_and_deviation, number_of
 from fedtide.config.target import Target
+from fedtide.tasks import Metric
 
 
 class Measure(NamedTuple):
@@ -22,9 +23,9 @@ class Measure(NamedTuple):
 
 
 def measures_of(rows: Sequence[Row]) -> list[Measure]:
-    """Return the measures that all rows have; not the final metric where runs stop at a target."""
+    """Return the measures that all rows have; not the final metrics where runs stop at a target."""
     stop = any(cell.settings.stop_at for row in rows for cell, _ in row.runs)
-    found = [] if stop or not rows else [final_of(rows)]
+    found = [] if stop or not rows else [final_of(rows), *map(_of_metric, _others(rows))]
     for target in dict.fromkeys(target for row in rows for target in row.reach):
         known = [
             name
@@ -40,12 +41,31 @@ def final_of(rows: Sequence[Row]) -> Measure:
     metrics = list(dict.fromkeys(row.metric for row in rows))
     if len(metrics) > 1:
         return Measure("final metric", "", _final, _final_text, one_unit=False)
-    return Measure(metrics[0].title, number_of(metrics[0])[1], _final, _final_text)
+    return _of_metric(metrics[0])
+
+
+def _others(rows: Sequence[Row]) -> list[Metric]:
+    """Return the metrics that all rows have beside those of their tasks."""
+    return [metric for metric in rows[0].metrics[1:] if all(metric in row.metrics[1:] for row in rows)]
+
+
+def _of_metric(metric: Metric) -> Measure:
+    """Return the measure of the final value of a metric."""
+    number, unit = number_of(metric)
+
+    def text(row: Row) -> str:
+        return mean_and_deviation(estimate([*row.finals_of(metric.key).values()]), number)
+
+    return Measure(metric.title, unit, lambda row: _badness(row, metric), text)
+
+
+def _badness(row: Row, metric: Metric) -> dict[int, float]:
+    sign, finals = -1 if metric.higher_is_better else 1, row.finals_of(metric.key)
+    return {seed: sign * value if math.isfinite(value) else math.inf for seed, value in finals.items()}
 
 
 def _final(row: Row) -> dict[int, float]:
-    sign = -1 if row.metric.higher_is_better else 1
-    return {seed: sign * value if math.isfinite(value) else math.inf for seed, value in row.finals.items()}
+    return _badness(row, row.metric)
 
 
 def _final_text(row: Row) -> str:
@@ -64,4 +84,4 @@ def _cost_to(target: Target, name: str, rows: Sequence[Row]) -> Measure:
         some = f" ({len(costs)} of {len(row.runs)})" if len(costs) < len(row.runs) else ""
         return f"{mean_and_deviation(estimate(costs), cost_text)}{some}" if costs else NEVER
 
-    return Measure(f"{REACHED[name]} to {goal_of(target, rows[0].metric)}", "", badness, text)
+    return Measure(f"{REACHED[name]} to {goal_of(target, rows[0].metrics)}", "", badness, text)

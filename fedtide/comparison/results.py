@@ -22,7 +22,7 @@ from fedtide.config.grid import Cell
 from fedtide.config.target import LOSSES, Target
 from fedtide.engine.history import Cost, Numbers, bins
 from fedtide.engine.read_run import Run
-from fedtide.federation import Federation
+from fedtide.plan import Plan
 from fedtide.tasks import ACCURACY, Metric
 
 LAST = 10  # evaluations at the end whose mean is reported beside the final value
@@ -81,12 +81,26 @@ class Row:
     @property
     def metric(self) -> Metric:
         """What the task reports, such as the accuracy."""
-        return self.runs[0].run.metric
+        return self.metrics[0]
+
+    @property
+    def metrics(self) -> Sequence[Metric]:
+        """That, and the metrics of the setting of this name."""
+        return self.runs[0].run.measured
 
     @property
     def finals(self) -> dict[int, float]:
         """The final value of the metric by seed."""
-        values = {cell.settings.seed: run.last_values.get(self.metric.key) for cell, run in self.runs}
+        return self.finals_of(self.metric.key)
+
+    @cached_property
+    def others(self) -> Mapping[Metric, Estimate]:
+        """The final values of the other metrics."""
+        return {metric: estimate([*self.finals_of(metric.key).values()]) for metric in self.metrics[1:]}
+
+    def finals_of(self, key: str) -> dict[int, float]:
+        """Return the final value of a key by seed; NaN: there is none."""
+        values = {cell.settings.seed: run.last_values.get(key) for cell, run in self.runs}
         return {seed: math.nan if value is None else float(value) for seed, value in values.items()}
 
     @cached_property
@@ -132,9 +146,8 @@ class Row:
         return self._of_clients("tenth_percentile")
 
     def _of_clients(self, name: str) -> Estimate | None:
-        values = [run.last_values.get(f"{name}_{self.metric.key}") for _, run in self.runs]
-        found = [value for value in values if value is not None]
-        return estimate(found) if found else None
+        found = estimate([*self.finals_of(f"{name}_{self.metric.key}").values()])
+        return None if math.isnan(found.mean) else found
 
     def against(self, other: Row | None) -> Estimate:
         """Return the difference of the final values, over the seeds that both have."""
@@ -155,6 +168,7 @@ class Row:
                 for target, costs in self.reached.items()
             },
             **{key: value and value._asdict() for key, value in estimates.items()},
+            "others": {metric.key: value._asdict() for metric, value in self.others.items()},
         }
 
 
@@ -207,7 +221,7 @@ def cost_to_reach(run: Run, target: Target) -> Cost | None:
 
     A run that stopped for lack of improvement, or because its time was up, has not reached it.
     """
-    metric = target.measured(run.metric, "reach")
+    metric = target.measured(run.measured, "reach")
     values = run.history.column(metric.key)
     reached = (row for row in run.history.evaluated(metric.key) if metric.reaches(values[row], target.value))
     row = next(reached, None)
@@ -291,10 +305,10 @@ def targets_of(cells: Sequence[Cell], reach: Sequence[Target]) -> list[Target]:
 def _check_targets(cell: Cell, reach: Sequence[Target], stops: Sequence[Target]) -> None:
     """Check targets for a task, whose data are loaded if that needs its metric."""
     named = {target.name for target in (*reach, *stops)} - {"", *LOSSES}
-    metric = Federation.of(cell.settings).data.criterion.metric if named else ACCURACY
-    measured = {target: target.measured(metric, "reach") for target in reach}
+    metrics = Plan.of(cell.settings).metrics if named else (ACCURACY,)
+    measured = {target: target.measured(metrics, "reach") for target in reach}
     for stop in stops:
-        own = stop.measured(metric, "stop-at")
+        own = stop.measured(metrics, "stop-at")
         for target, its in measured.items():
             if its.key == own.key and not its.reaches(stop.value, target.value):
                 raise SettingsError(f"reach {target}: runs end before, at stop-at {stop}; give one of them")

@@ -52,6 +52,7 @@ def columns(row: Row) -> Columns:
         f"last 10{unit}": mean_and_deviation(row.last, number),
         f"worst client{unit}": mean_and_deviation(row.worst, number),
         f"10th percentile{unit}": mean_and_deviation(row.tenth, number),
+        **dict(_other(metric, value) for metric, value in row.others.items()),
         f"vs {row.versus}": _plus(row.difference.mean, number) if row.difference else "",
         f"95 % interval vs {row.versus}": _ends(row.difference, number) if row.difference else "",
         "uploads": f"{row.cost.uploads:.0f}",
@@ -59,7 +60,7 @@ def columns(row: Row) -> Columns:
         "MB down": f"{row.cost.megabytes_down:.2f}",
     }
     for target in row.reach:
-        goal = goal_of(target, row.metric)
+        goal = goal_of(target, row.metrics)
         found = _costs(row, target)
         of_all = found["reached"]
         some = f" ({of_all})" if found["rounds"] != NEVER and len(row.runs) > int(of_all.split()[0]) else ""
@@ -74,7 +75,7 @@ def costs(rows: Sequence[Row]) -> list[Columns]:
     """Return the costs of each row until each target, means over the seeds that reached it."""
     targets = list(dict.fromkeys(target for row in rows for target in row.reach))
     return [
-        {"to": goal_of(target, row.metric), **_texts(row), **_costs(row, target)}
+        {"to": goal_of(target, row.metrics), **_texts(row), **_costs(row, target)}
         for target in targets
         for row in rows
     ]
@@ -99,9 +100,9 @@ def cost_text(mean: float) -> str:
     return f"{mean:,.0f}" if mean >= 100 else f"{mean:.3g}"
 
 
-def goal_of(target: Target, metric: Metric) -> str:
+def goal_of(target: Target, metrics: Sequence[Metric]) -> str:
     """Return a target in words, such as `80%` of the metric or `loss 0.5`."""
-    is_share = target.measured(metric, "reach").is_share
+    is_share = target.measured(metrics, "reach").is_share
     goal = f"{100 * target.value:.4g}%" if is_share else f"{target.value:.4g}"
     return f"{target.name} {goal}".strip()
 
@@ -161,6 +162,7 @@ def numbers(row: Row) -> dict[str, Any]:
         "difference": row.difference,
         "worst_client": row.worst,
         "tenth_percentile": row.tenth,
+        **{metric.key: value for metric, value in row.others.items()},
     }
     for name, value in estimates.items():
         if value is not None:
@@ -174,6 +176,12 @@ def numbers(row: Row) -> dict[str, Any]:
     return {
         key: "" if isinstance(value, float) and math.isnan(value) else value for key, value in record.items()
     }
+
+
+def _other(metric: Metric, value: Estimate) -> tuple[str, str]:
+    """Return the heading and the text of a further metric."""
+    number, unit = number_of(metric)
+    return f"{metric.title}{unit}", mean_and_deviation(value, number)
 
 
 def number_of(metric: Metric) -> tuple[Callable[[float], str], str]:

@@ -10,6 +10,7 @@ from typing import Any
 
 from fedtide.base import dotted
 from fedtide.base.errors import SettingsError
+from fedtide.base.specs import split_specs
 from fedtide.config.settings import MAX_COUNT, Settings, shown
 
 MAX_CELLS = 10_000
@@ -113,7 +114,9 @@ def cells(values: Mapping[str, Any], source: str) -> list[Cell]:
 
 def _as_list(key: str, value: Any) -> Any:
     """Return a value of a table as a flag has it: `option` is a list, though a text will do in a file."""
-    return value.split(",") if key in _LISTS and isinstance(value, str) else value
+    if key not in _LISTS or not isinstance(value, str):
+        return value
+    return value.split(",") if key == "option" else split_specs(value)
 
 
 def _is_varied(key: str, value: Any) -> bool:

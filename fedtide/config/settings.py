@@ -24,7 +24,7 @@ from fedtide.base.allowed import (
 )
 from fedtide.base.errors import SettingsError
 from fedtide.base.files import parse_toml, read_text
-from fedtide.base.specs import parse_options
+from fedtide.base.specs import parse_options, split_specs
 from fedtide.config.target import Target
 
 # What a run folder's config.toml records besides the settings: versions of packages, the command line, and
@@ -180,6 +180,12 @@ class Settings:
     evaluate_seconds: NotNegative = _setting(
         OUTPUT, 0.0, "virtual seconds between evaluations; 0: they are counted in rounds"
     )
+    metrics: tuple[str, ...] = _setting(
+        OUTPUT,
+        (),
+        "further metrics of the test data, computed at every evaluation: functions of scikit-learn, as "
+        "f1_score:average=macro, or your own",
+    )
     evaluate_on: Literal["test", "present", "objective", "everybody"] = _setting(
         OUTPUT,
         "test",
@@ -294,7 +300,7 @@ class Settings:
                 value = "inline" if value else "none"
             expected = type(known[key].default)
             if expected is tuple:
-                value = _as_tuple(f"{source}: {key}", value)
+                value = _as_tuple(f"{source}: {key}", key, value)
             if expected is float and type(value) is int and abs(value) <= MAX_COUNT:
                 value = float(value)
             if type(value) is not expected:
@@ -315,13 +321,14 @@ class Settings:
         return {key: list(value) if isinstance(value, tuple) else value for key, value in values.items()}
 
 
-def _as_tuple(where: str, value: Any) -> tuple[str, ...]:
+def _as_tuple(where: str, key: str, value: Any) -> tuple[str, ...]:
     """Convert a list of strings, or one string with commas, as `flwr run` has no lists."""
-    if isinstance(value, str):
+    if isinstance(value, str) and key == "option":
         return tuple(f"{key}={text}" for key, text in parse_options(f"{where} {shown(value)}", value).items())
-    if not isinstance(value, list | tuple) or not all(isinstance(text, str) for text in value):
+    texts = [value] if isinstance(value, str) else value
+    if not isinstance(texts, list | tuple) or not all(isinstance(text, str) for text in texts):
         raise SettingsError(f"{where} is {shown(value)}; it must be a list of strings")
-    return tuple(value)
+    return tuple(spec for text in texts for spec in split_specs(text)) if key == "metrics" else tuple(texts)
 
 
 def shown(value: Any) -> str:

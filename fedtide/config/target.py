@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from fedtide.base.errors import SettingsError
@@ -37,19 +38,22 @@ class Target(NamedTuple):
             raise SettingsError(f"{where} is {text!r}; it must be {kinds} accuracy=0.9 or loss=0.5")
         return cls(name, value)
 
-    def measured(self, metric: Metric, where: str) -> Metric:
-        """Return what has to reach the value, in a task with this metric: its key, and which is better.
+    def measured(self, metrics: Sequence[Metric], where: str) -> Metric:
+        """Return what has to reach the value: its key, and which is better.
 
-        ValueError: evaluations of the task do not have it, or it never has such a value.
+        `metrics` are what evaluations measure, the task's own first. ValueError: they do not have it, or it
+        never has such a value.
         """
         from fedtide.tasks import Metric
 
-        name = self.name or metric.name
-        of_clients = {key: metric._replace(name=f"{key}-{metric.name}") for key in OF_CLIENTS}
-        known = {metric.name: metric} | {key: Metric(key, False, False) for key in LOSSES} | of_clients
+        own = metrics[0]
+        name = self.name or own.name
+        of_clients = {key: own._replace(name=f"{key}-{own.name}") for key in OF_CLIENTS}
+        named = {metric.name: metric for metric in metrics}
+        known = named | {key: Metric(key, False, False) for key in LOSSES} | of_clients
         known |= {found.name: found for found in of_clients.values()}
         if name not in known:
-            names = ", ".join((metric.name, *LOSSES, *of_clients))
+            names = ", ".join((*named, *LOSSES, *of_clients))
             raise SettingsError(f"{where}: evaluations have no {name!r}; they have {names}")
         if self.name and known[name].is_share and not 0 <= self.value <= 1:
             raise SettingsError(f"{where}: {name} is a share, from 0 to 1, not {self.value:g}; 80 % is 0.8")

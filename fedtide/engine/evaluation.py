@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,13 +13,17 @@ from numpy.typing import NDArray
 from torch import nn
 
 from clients.gradients.flat import FlatModel
-from clients.simulated.evaluation import evaluate, mean_scores
+from clients.simulated.evaluation import Views, evaluate_with_views, mean_scores
 from fedtide.base.contract import metrics
+from fedtide.base.errors import SettingsError, described, own_places
 from fedtide.config import Settings
+from fedtide.engine.memory_check import check_metrics
 from fedtide.tasks import Examples, FederatedData
+from fedtide.tasks.metrics import MetricFunction, UndefinedMetricError, View, targets_of, view_of
 from strategies import Roster
 
 LIMIT = 1_000_000  # examples that the training loss is computed on
+TRIED = 10_000  # examples that metrics are tried on at a time
 
 
 class GlobalEvaluator:
@@ -28,12 +32,22 @@ class GlobalEvaluator:
     They are tested on the data set's test split, or on the held-out examples of clients: of those who are
     there now (`present`), of those in the objective (`objective`, Ruan et al., Figure 4), or of all clients,
     as each is a member in some round (`everybody`). The first two change when clients come and go.
+
+    Further metrics are computed from the outputs of the same pass over these examples; one that has no value
+    is NaN, and `say` is told why, once.
     """
 
     def __init__(
-        self, settings: Settings, data: FederatedData, build: Callable[[], nn.Module], roster: Roster
+        self,
+        settings: Settings,
+        data: FederatedData,
+        build: Callable[[], nn.Module],
+        roster: Roster,
+        functions: Sequence[MetricFunction] = (),
     ) -> None:
-        self.settings, self.data, self.roster = settings, data, roster
+        self.settings, self.data, self.roster, self.functions = settings, data, roster, functions
+        self.say: Callable[[str], object] = lambda line: None
+        self._undefined: set[str] = set()  # metrics of which it was said
         device = "cuda" if torch.cuda.is_available() else "cpu"
         self.model, self.metric = FlatModel(build(), device, data.criterion), data.criterion.metric
         self._tested: bytes | None = None  # whose examples the test set has
@@ -44,8 +58,11 @@ class GlobalEvaluator:
     ) -> tuple[float, dict[str, Scalar]]:
         """Evaluate weights, given as one array per tensor."""
         self._load(arrays)
-        loss, score = self._score(self._test_examples())
+        examples = self._test_examples()
+        needed = {function.view for function in self.functions}
+        loss, score, views = self._score(examples, needed)
         measured: dict[str, Scalar] = {self.metric.name: score, **self._counts}
+        measured |= self._measured(server_round, examples[1], views)
         if self.settings.train_loss:
             measured[metrics.TRAIN_LOSS] = self.train_loss(arrays)
         every, last = self.settings.evaluate_clients, self.settings.num_rounds
@@ -61,6 +78,35 @@ class GlobalEvaluator:
         """Mean score of the loaded weights on the held-out examples of each client that has any."""
         parts = self._holdouts(clients)
         return mean_scores(self.model, parts)[[len(targets) > 0 for _, targets in parts]]
+
+    def check_metrics(self) -> str:
+        """Try the further metrics; return a line on the memory that they take, if it is much.
+
+        Classes are predicted at random, and numbers perfectly, as some metrics allow no negative ones.
+        SettingsError: one does not suit the task or fails, or would take more memory than there is.
+        """
+        targets, criterion = self._test_examples()[1], self.data.criterion
+        if not (self.functions and len(targets)):
+            return ""
+        numbers, width = criterion.predicts_numbers(targets), self.data.num_outputs
+        positions = max(len(targets), self._most_tested()) * math.prod(targets.shape[1:])
+        room = check_metrics(positions, width, {function.view for function in self.functions})
+        true, rng = targets_of(criterion, targets), np.random.default_rng([*b"metrics"])
+        shape = targets.shape if np.issubdtype(targets.dtype, np.floating) else (*targets.shape, width)
+        for function in self.functions:
+            try:
+                views = []
+                for start in range(0, len(targets), TRIED):
+                    batch = targets[start : start + TRIED]
+                    outputs = batch if numbers else rng.standard_normal((len(batch), *shape[1:]), np.float32)
+                    given = map(torch.from_numpy, (outputs, batch))
+                    views.append(view_of(function.view, criterion, *given))
+                function.value(true, np.concatenate(views), width)
+            except UndefinedMetricError:
+                continue  # of these predictions, perhaps of no others
+            except Exception as error:
+                raise SettingsError(f"metrics {function.spec}: {_reason(error)}") from None
+        return room
 
     def state_dict(self, arrays: list[NDArray[Any]]) -> dict[str, torch.Tensor]:
         """Return the whole model with these weights, frozen ones included, as PyTorch names its tensors."""
@@ -87,9 +133,27 @@ class GlobalEvaluator:
     def _load(self, arrays: list[NDArray[Any]]) -> None:
         self.model.load(np.concatenate([np.ravel(a) for a in arrays]))
 
-    def _score(self, examples: Examples) -> tuple[float, float]:
-        """Loss and mean score; NaN without examples, when the federation has no members."""
-        return evaluate(self.model, examples) if len(examples[1]) else (math.nan, math.nan)
+    def _score(self, examples: Examples, needed: Collection[View] = ()) -> tuple[float, float, Views]:
+        """Loss, mean score and what metrics need; NaN without examples, when there are no members."""
+        if not len(examples[1]):
+            return math.nan, math.nan, {}
+        return evaluate_with_views(self.model, examples, needed)
+
+    def _measured(self, server_round: int, targets: NDArray[Any], views: Views) -> dict[str, Scalar]:
+        """Return the further metrics; NaN where one has no value, as all of a model that has diverged."""
+        found: dict[str, Scalar] = {function.metric.name: math.nan for function in self.functions}
+        if not views or not all(np.isfinite(view).all() for view in views.values()):
+            return found
+        true = targets_of(self.data.criterion, targets)
+        for function in self.functions:
+            name = function.metric.name
+            try:
+                found[name] = function.value(true, views[function.view], self.data.num_outputs)
+            except Exception as error:  # the run goes on: training does not depend on it
+                if name not in self._undefined:
+                    self._undefined.add(name)
+                    self.say(f"{name} has no value in round {server_round}: {_reason(error)}")
+        return found
 
     def _test_examples(self) -> Examples:
         """Return the present test set, and note its size in `_counts`."""
@@ -116,5 +180,15 @@ class GlobalEvaluator:
         present = self.settings.evaluate_on == "present"
         return self.roster.member & ~self.roster.departed if present else self.roster.member
 
+    def _most_tested(self) -> int:
+        """How many examples are tested at most, about: all that are held out, if these are."""
+        share = self.settings.holdout if self.settings.evaluate_on != "test" else 0.0
+        return round(int(self.data.sizes.sum()) * share / (1 - share))
+
     def _holdouts(self, clients: NDArray[np.intp]) -> list[Examples]:
         return [self.data.holdout(np.array([client])) for client in clients.tolist()]
+
+
+def _reason(error: Exception) -> str:
+    """Return why a metric has no value, and where in the user's own code that is said."""
+    return " ".join(map(str, (described(error), *own_places(error)[-1:])))

@@ -31,7 +31,7 @@ from fedtide.engine.stopping import StoppingRule
 from fedtide.engine.transports.base import Transport
 from fedtide.engine.transports.late import timed
 from fedtide.plan import Plan
-from fedtide.tasks import FederatedData, some_examples
+from fedtide.tasks import FederatedData, Metric, some_examples
 from fedtide.tasks.data import client_names
 from strategies import FlatParameters, FlexibleStrategy, Layout, Options, Roster
 from strategies.memory.table import TableOptions
@@ -55,7 +55,7 @@ class Experiment:
     device: str = "cpu"  # that virtual clients train on
     why_engine: str = ""  # why the engine was chosen, if it was `auto`
     hint: str = ""  # how clients may train faster, or why they do not
-    room: str = ""  # what a round takes, if it is much
+    room: str = ""  # what a round takes, or an evaluation, if it is much
     proven: bool = False  # the cohort's gradients, steps in one call included, are those of autograd
 
     @property
@@ -66,6 +66,10 @@ class Experiment:
     @property
     def data(self) -> FederatedData:
         return self.plan.data
+
+    @property
+    def metrics(self) -> tuple[Metric, ...]:
+        return self.plan.metrics
 
     @property
     def client_names(self) -> tuple[str, ...]:
@@ -120,7 +124,7 @@ def prepare(plan: Plan, tune: bool = True, observed: Callable[[], Trace] | None 
     if clock.seconds(1) is None:
         _check_unused(settings)
     data = plan.data
-    StoppingRule(settings, data.criterion.metric)  # refuses a target that the task does not have
+    StoppingRule(settings, plan.metrics)  # refuses a target that the task does not have
     largest = int(data.sizes.max(initial=1))
     check_steps(settings.local_steps, settings.local_epochs, settings.batch_size, largest)
     build_model = plan.model_builder()
@@ -138,15 +142,17 @@ def prepare(plan: Plan, tune: bool = True, observed: Callable[[], Trace] | None 
         trace = observed()
         clock = RoundClock(trace)  # devices have their own time
     roster = Roster(data.sizes, clock.first.member, trace.participation, clock.forecast)
-    evaluator = GlobalEvaluator(settings, data, build_model, roster)
+    evaluator = GlobalEvaluator(settings, data, build_model, roster, plan.functions)
+    room = evaluator.check_metrics()
     strategy = strategies.make(plan.strategy, initial, roster, evaluator, options=plan.options)
     _check_personal(settings, strategy)
     if isinstance(strategy, SequentialSGD):
         strategy.trainer = CentralTrainer(data, build_model, settings.seed, settings.cohort)
-    experiment = Experiment(plan, build_model, initial, trace, clock, strategy, evaluator, device)
+    made = (plan, build_model, initial, trace, clock, strategy, evaluator, device)
+    experiment = Experiment(*made, room=room)
     if tune:
         experiment = _tuned(experiment, model)
-        experiment = replace(experiment, room=_check_room(experiment))
+        experiment = replace(experiment, room="; ".join(filter(None, [_check_room(experiment), room])))
     return experiment
 
 

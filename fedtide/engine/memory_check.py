@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
 from fedtide.base import dotted
@@ -12,6 +12,7 @@ from fedtide.base.contract.fit import planned_steps
 from fedtide.base.errors import SettingsError
 from fedtide.base.memory import check_room, gigabytes, replies_limit
 from fedtide.base.spill import folder_of_large_files
+from fedtide.base.wording import count
 
 if TYPE_CHECKING:
     from torch import nn
@@ -22,6 +23,8 @@ COPIES = 8
 FROZEN_COPIES = 3  # of weights that are not trained: of the run, of the evaluation, and as they are saved
 
 WORKER_COPIES = 4  # of a worker on Ray: the model, its gradient, and what a client starts from and ends at
+
+OUTPUT_COPIES = 9  # of a test set's outputs, in float32: log_loss takes 8.3, the area under the ROC curve 6
 
 EXAMPLE_BYTES = 24  # of each example of a step while its client trains: its index, and copies of it
 
@@ -56,6 +59,19 @@ def check_steps(local_steps: int, local_epochs: int, batch_size: int, num_exampl
     steps = planned_steps(local_steps, local_epochs, batch, num_examples)
     unit, given = ("epochs", local_epochs) if local_epochs else ("steps", local_steps)
     check_room(f"local-{unit} is {given}", EXAMPLE_BYTES * steps * batch, f"use fewer {unit}")
+
+
+def check_metrics(examples: int, outputs: int, views: Collection[str]) -> str:
+    """Return a line about what metrics of this many examples take, if it is much; ValueError: too much.
+
+    There are `outputs` for each; `views` are what the metrics get: `fedtide.tasks.metrics.View`.
+    """
+    of_one = 16 + sum(4 * outputs * OUTPUT_COPIES for view in views if view != "labels")
+    what = f"metrics of {examples:,} test examples, each with {count(outputs, 'output')}"
+    check_room(what, examples * of_one, "take metrics of predicted labels (y_pred) only, or fewer examples")
+    if examples * of_one < replies_limit():
+        return ""
+    return f"{what}, take up to {gigabytes(examples * of_one)} at each evaluation"
 
 
 def check_round(

@@ -22,6 +22,7 @@ from fedtide.config import Settings
 from fedtide.config.settings import RECORDED
 from fedtide.engine.history import History
 from fedtide.engine.observers import Record
+from fedtide.engine.records import metrics_in
 from fedtide.engine.run_files import MAX_LINE, NAMES, read_config, read_summary, records_in, weights_file
 from fedtide.federation import Federation, ModelEnds
 from fedtide.tasks import ACCURACY, Metric
@@ -133,10 +134,14 @@ class Run:
         return str(self.versions.get("fedtide", "unknown"))
 
     @property
+    def measured(self) -> tuple[Metric, ...]:
+        """What its evaluations measured: the metric of its task, and those of the setting `metrics`."""
+        return tuple(Metric(**metric) for metric in metrics_in(self.summary)) or (ACCURACY,)
+
+    @property
     def metric(self) -> Metric:
         """The metric of its task; accuracy where an older version did not record it."""
-        metric = self.summary.get("metric")
-        return Metric(**metric) if isinstance(metric, dict) else ACCURACY
+        return self.measured[0]
 
     @property
     def final(self) -> float:
@@ -158,7 +163,8 @@ class Run:
         if self.summary:
             return dict(self.summary.get("final", {}))
         rows = self.history.evaluated("loss")
-        values = {key: self.history.column(key)[rows[-1:]].tolist() for key in (self.metric.key, "loss")}
+        keys = [*(metric.key for metric in self.measured), "loss"]
+        values = {key: self.history.column(key)[rows[-1:]].tolist() for key in keys}
         return {key: value[0] for key, value in values.items() if value}
 
     @property

@@ -38,12 +38,21 @@ def _list_of(*fit: Callable[[Any], bool]) -> Callable[[Any], bool]:
 
 
 def is_summary(value: Any) -> bool:
-    """Whether a value has the final numbers and the metric of a run, as far as it has any."""
+    """Whether a value has the final numbers and the metrics of a run, as far as it has any."""
     if not isinstance(value, dict):
         return False
-    metric, kinds = value.get("metric"), {"name": str, "higher_is_better": bool, "is_share": bool}
-    is_metric = isinstance(metric, dict) and {key: type(item) for key, item in metric.items()} == kinds
-    return _has_numbers(value.get("final", {})) and (metric is None or is_metric)
+    found = metrics_in(value)
+    return _has_numbers(value.get("final", {})) and isinstance(found, list) and all(map(_is_metric, found))
+
+
+def metrics_in(summary: dict[str, Any]) -> Any:
+    """Return what a summary says of its metrics: a list, of earlier versions with one metric or none."""
+    return summary.get("metrics", [one] if (one := summary.get("metric")) is not None else [])
+
+
+def _is_metric(value: Any) -> bool:
+    kinds = {"name": str, "higher_is_better": bool, "is_share": bool}
+    return isinstance(value, dict) and {key: type(item) for key, item in value.items()} == kinds
 
 
 def _has_numbers(value: Any) -> bool:

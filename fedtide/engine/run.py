@@ -115,14 +115,14 @@ def drive(
     A defect in a round is raised once weights and summary are written.
     """
     settings, state = experiment.settings, _State(experiment.settings.learning_rate, partial(say, console))
-    folder.warn = state.say
+    folder.warn = experiment.evaluator.say = state.say
     with ExitStack() as watched:
         watched.callback(folder.close)
         try:
             checkpoints = Checkpointing(experiment.strategy, transport, folder, settings, console)
             before, model = checkpoints.resume(), experiment.strategy.model
             run = LoggedRun(folder.path.name, folder.path, folder.path.parent, after=before.round)
-            rule = StoppingRule(settings, experiment.data.criterion.metric, before.seconds)
+            rule = StoppingRule(settings, experiment.metrics, before.seconds)
             keeping = KeptWeights(folder, settings.keep_weights, lambda: model(server.parameters))
             observers = [state, rule, folder, *watch(run), keeping, checkpoints]
             for record in records_in(folder.path):
@@ -246,9 +246,9 @@ def _train(server: RoundServer, num_rounds: int, before: Position) -> tuple[Exce
 
 
 def _summary(experiment: Experiment, folder: RunFolder, ended: _State) -> dict[str, Any]:
-    settings, last, metric = experiment.settings, ended.last, experiment.data.criterion.metric
+    settings, last, metrics = experiment.settings, ended.last, experiment.metrics
     slow = slow_evaluation(ended.phases, settings.evaluate_every)
-    measured = [key.format(metric.key) for key in FINAL]
+    measured = [key.format(metrics[0].key) for key in FINAL]
     model = experiment.evaluator.model
     summary: dict[str, Any] = finite(
         {
@@ -262,9 +262,9 @@ def _summary(experiment: Experiment, folder: RunFolder, ended: _State) -> dict[s
             **({"frozen_weights": model.num_frozen} if model.num_frozen else {}),
             **({} if ended.failure else _state_bytes(experiment.strategy)),
             "seconds": round(ended.seconds, 3),
-            "metric": metric._asdict() | {"name": metric.key},
+            "metrics": [metric._asdict() | {"name": metric.key} for metric in metrics],
             "final": {
-                metric.key: last.get(metric.key),
+                **{metric.key: last.get(metric.key) for metric in metrics},
                 "loss": last.get("loss"),
                 "train_loss": None if ended.defect else experiment.evaluator.train_loss(ended.arrays),
                 **{key: last[key] for key in measured if key in last},

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fedtide.config import Settings
@@ -46,8 +46,9 @@ class StoppingRule(Observer):
     ----------
     settings
         Of the run.
-    metric
-        Of the task. It is what has to improve, unless `stop-at` names something else.
+    metrics
+        What evaluations measure, the task's own metric first. That has to improve, unless `stop-at` names
+        something else.
     spent
         Wall-clock seconds of the run before it was resumed.
 
@@ -60,10 +61,12 @@ class StoppingRule(Observer):
     round, or after a signal, would let a resumed run stop where an uninterrupted one would not.
     """
 
-    def __init__(self, settings: Settings, metric: Metric = ACCURACY, spent: float = 0.0) -> None:
+    def __init__(
+        self, settings: Settings, metrics: Sequence[Metric] = (ACCURACY,), spent: float = 0.0
+    ) -> None:
         self.settings, self.spent = settings, spent
         self.target = Target.parse(settings.stop_at, "stop-at") if settings.stop_at else None
-        self.measured = self.target.measured(metric, "stop-at") if self.target else metric
+        self.measured = self.target.measured(metrics, "stop-at") if self.target else metrics[0]
         of_members = self.target is not None and self.target.name.startswith(OF_MEMBERS)
         self._every = settings.evaluate_clients if of_members else 1
         self._begin = time.perf_counter()

@@ -140,14 +140,14 @@ def final_table(
 ) -> Table:
     """Tabulate the results of a run; `virtual_seconds` are given if its trace has a clock."""
     ended = ", interrupted" if summary.get("interrupted") else ""
-    final, key = summary["final"], summary["metric"]["name"]
+    final, (key, *others) = summary["final"], [metric["name"] for metric in summary["metrics"]]
     title = escape(f"{summary['strategy']} on {summary['task']}{ended}")
     table = Table(title=title, show_header=False)
     table.add_column()
     table.add_column(overflow="fold")  # the path of the run folder is to be copied
     rows = {
         "model": summary["model"],
-        key.replace("_", " "): final[key],
+        **{name.replace("_", " "): final[name] for name in (key, *others)},
         "tested on": _tested(final),
         f"{key.replace('_', ' ')} at clients": final.get(f"client_{key}"),
         "loss": final["loss"],

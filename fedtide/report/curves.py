@@ -1,4 +1,4 @@
-"""Metric and loss against rounds, uploads, data and time: a line for each label, with a band over seeds."""
+"""Metrics and loss against rounds, uploads, data and time: a line for each label, with a band over seeds."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fedtide.comparison.claims import listed
 from fedtide.comparison.results import Band, band_of
 from fedtide.engine.history import Numbers
 from fedtide.engine.read_run import Run
@@ -51,16 +52,19 @@ UNITS = (
 
 
 def curves_figure(
-    groups: Mapping[str, Sequence[Run]], panels: Panels, papers: Papers, metric: Metric = ACCURACY
+    groups: Mapping[str, Sequence[Run]],
+    panels: Panels,
+    papers: Papers,
+    metrics: Sequence[Metric] = (ACCURACY,),
 ) -> Figure | None:
-    """Return the figure of metric and loss, of runs by their labels; None if nothing was evaluated."""
+    """Return the figure of metrics and loss, of runs by their labels; None if nothing was evaluated."""
     names = list(dict.fromkeys(name for panel in panels.values() for name in panel))[: plots.MAX_LINES]
     shown = [{name: panel[name] for name in names if name in panel} for panel in panels.values()]
     labels = [label for panel in shown for label in panel.values()]
     points = int(np.clip(MAX_POINTS / max(1, len(labels)), MIN_POINTS, 400))
     bands = {
         curve: {label: band for label in labels if (band := band_of(groups[label], curve, points))}
-        for curve in (metric.key, "loss")
+        for curve in (*(metric.key for metric in metrics), "loss")
     }
     bands = {curve: group for curve, group in bands.items() if group}
     if not bands:
@@ -72,19 +76,20 @@ def curves_figure(
     ]
 
     def draw(key: str, panel: str) -> Plot:
-        return _view(bands, shown[int(panel)], metric, *axes[key], names, papers)
+        return _view(bands, shown[int(panel)], metrics, *axes[key], names, papers)
 
+    titles = listed([*(metric.title for metric in metrics), "loss"])
     views = plots.views(toggles, draw)
     return Figure(
         "curves",
-        f"{metric.title.capitalize()} and loss",
-        f"Lines of {metric.title} and loss for {plots.listed(labels, 8)}; the table below has the numbers.",
+        f"{titles[:1].upper()}{titles[1:]}",
+        f"Lines of {titles} for {plots.listed(labels, 8)}; the table below has the numbers.",
         views,
         toggles,
-        _switches([*views.values()], bands, metric),
+        _switches([*views.values()], bands, metrics),
         plots.legend(names, names),
-        table=_table(bands, metric),
-        notes=_notes(groups, labels, papers, points, metric),
+        table=_table(bands, metrics),
+        notes=_notes(groups, labels, papers, points, metrics),
         height=250 * len(bands) + 60,
     )
 
@@ -106,7 +111,11 @@ def _axes(bands: Sequence[Band]) -> dict[str, tuple[Against, float]]:
 
 
 def _notes(
-    groups: Mapping[str, Sequence[Run]], labels: Sequence[str], papers: Papers, points: int, metric: Metric
+    groups: Mapping[str, Sequence[Run]],
+    labels: Sequence[str],
+    papers: Papers,
+    points: int,
+    metrics: Sequence[Metric],
 ) -> list[str]:
     notes = []
     if (seeds := max(len(groups[label]) for label in labels)) > 1:
@@ -115,8 +124,9 @@ def _notes(
     drawn = [groups[label] for label in labels]
     if any(len({run.last_round for run in runs}) > 1 and any(run.stopped for run in runs) for runs in drawn):
         notes.append("Lines end where the first of their seeds has stopped.")
+    keys = [*(metric.key for metric in metrics), "loss"]
     evaluated = (
-        {t for run in runs for t in run.history.rounds[run.history.evaluated(metric.key, "loss")].tolist()}
+        {t for run in runs for t in run.history.rounds[run.history.evaluated(*keys)].tolist()}
         for runs in drawn
     )
     if (most := -(-max(map(len, evaluated)) // points)) > 1:
@@ -131,13 +141,13 @@ def _notes(
 def _view(
     bands: Bands,
     panel: Mapping[str, str],
-    metric: Metric,
+    metrics: Sequence[Metric],
     against: Against,
     end: float,
     names: Sequence[str],
     papers: Papers,
 ) -> Plot:
-    """Return a panel's traces over one axis, the metric above the loss; diamonds are at its end."""
+    """Return a panel's traces over one axis, the metrics above the loss; diamonds are at its end."""
     areas: list[Plot] = []
     lines: list[Plot] = []  # on top of all areas
     opacity = 0.2 if len(panel) <= FEW_LINES else 0.06
@@ -145,7 +155,7 @@ def _view(
     made = plots.layout(xaxis=plots.axis(against.title, anchor=anchor, rangemode="tozero"))
     for row, (curve, group) in enumerate(bands.items()):
         place, key, domain = plots.panel(row, len(bands))
-        title, factor = _scale(curve, metric)
+        title, factor = _scale(curve, metrics)
         made[key] = plots.axis(title, domain=domain)
         for line, label in panel.items():
             if (band := group.get(label)) is None:
@@ -159,7 +169,7 @@ def _view(
                 areas.append(area | common)
             hover = f"{name}<br>%{{x:.4~g}} {plots.plain(against.title)}<br>%{{y:.4~g}} {title}"
             lines.append(plots.trace(x, factor * band.mean, hover, line=plots.line(i), **common))
-            if curve == metric.key and (paper := papers.get(label)) is not None:
+            if curve == metrics[0].key and (paper := papers.get(label)) is not None:
                 marker = {"symbol": "diamond-open", "size": 11, "color": plots.colour(i)}
                 marker |= {"line": {"width": 2}}
                 hover = f"{name}: the paper reports {paper:g} %"
@@ -167,7 +177,7 @@ def _view(
     return {"data": areas + lines, "layout": made}
 
 
-def _switches(views: Sequence[Plot], bands: Bands, metric: Metric) -> dict[str, str]:
+def _switches(views: Sequence[Plot], bands: Bands, metrics: Sequence[Metric]) -> dict[str, str]:
     """Add averaged lines and logarithmic axes to the views; return the names of their switches."""
     switches = {}
     longest = max(len(band.mean) for group in bands.values() for band in group.values())
@@ -177,15 +187,14 @@ def _switches(views: Sequence[Plot], bands: Bands, metric: Metric) -> dict[str, 
         for line in (trace for view in views for trace in view["data"]):
             if line["mode"] == "lines" and "fill" not in line:
                 line["smooth"] = {"y": plots.numbers(smoothed(np.array(line["y"], np.float64), window))}
+    logarithmic: list[str] = []
     for row, (curve, group) in enumerate(bands.items()):
-        title, factor = _scale(curve, metric)
+        title, factor = _scale(curve, metrics)
         if factor == 1 and all(bool((band.low > 0).all()) for band in group.values()):
-            switches["log"] = (
-                f"{switches['log']} and {title}" if "log" in switches else f"Logarithmic {title}"
-            )
+            logarithmic.append(title)
             for view in views:
-                view["layout"][plots.panel(row, 2)[1]]["log"] = {"type": "log"}
-    return switches
+                view["layout"][plots.panel(row, len(bands))[1]]["log"] = {"type": "log"}
+    return switches | ({"log": f"Logarithmic {listed(logarithmic)}"} if logarithmic else {})
 
 
 def smoothed(values: Numbers, window: int) -> Numbers:
@@ -196,14 +205,14 @@ def smoothed(values: Numbers, window: int) -> Numbers:
     return averages
 
 
-def _scale(curve: str, metric: Metric) -> tuple[str, float]:
+def _scale(curve: str, metrics: Sequence[Metric]) -> tuple[str, float]:
     """Return the title of a curve's axis, and the factor to its unit, 100 for shares."""
-    return plots.unit(metric) if curve == metric.key else ("loss", 1.0)
+    return next((plots.unit(metric) for metric in metrics if metric.key == curve), ("loss", 1.0))
 
 
-def _table(bands: Bands, metric: Metric) -> Table:
+def _table(bands: Bands, metrics: Sequence[Metric]) -> Table:
     columns = [
-        (*_scale(curve, metric), label, band)
+        (*_scale(curve, metrics), label, band)
         for curve, group in bands.items()
         for label, band in [*group.items()][: plots.MAX_LINES]
     ]

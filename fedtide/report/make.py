@@ -157,7 +157,7 @@ def _figures(
     seed = [f"Seed {subject.runs[0].cell.settings.seed} only."] if several else []
     some = [f"Only the first {MAX_RUNS} of {len(runs)} combinations of settings."]
     return [
-        curves_figure(runs, subject.panels, papers, subject.metric),
+        curves_figure(runs, subject.panels, papers, subject.metrics),
         tuning_figure(searches, subject.panels, subject.metric),
         gantt_figure(timed, seed),
         lag_figure(timed, [*runs], seed),

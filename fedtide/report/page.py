@@ -21,6 +21,7 @@ from fedtide.report.participation import COLOURS
 from fedtide.report.plots import Figure, Table, columns_table, values_table
 from fedtide.report.subject import Subject
 from fedtide.report.template import TEMPLATE
+from fedtide.tasks import Metric
 
 STROKES = {"solid": "none", "dash": "6 3", "dot": "2 3", "dashdot": "7 3 2 3"}  # of the legend's lines
 MAX_WARNINGS = 10  # of each kind
@@ -130,9 +131,10 @@ def problems(subject: Subject) -> list[str]:
 def facts(run: Run) -> list[tuple[str, str]]:
     """Return the most important numbers of a run."""
     last, history, metric = run.last_values, run.history, run.metric
-    unit, factor, digits = (", %", 100, 2) if metric.is_share else ("", 1, 4)
+    unit, factor, digits = _unit(metric)
     shown = {
         f"{metric.title}{unit}": _number(last.get(metric.key), factor, digits),
+        **dict(_fact(other, last.get(other.key)) for other in run.measured[1:]),
         "loss": _number(last.get("loss"), 1, 4),
         "training loss": _number(last.get("train_loss"), 1, 4),
         f"{metric.title} at clients{unit}": _number(last.get(f"client_{metric.key}"), factor, digits),
@@ -144,6 +146,15 @@ def facts(run: Run) -> list[tuple[str, str]]:
         "virtual time": duration(float(np.nanmax(history.clock))) if history.has_clock else "",
     }
     return [(name, text) for name, text in shown.items() if text]
+
+
+def _fact(metric: Metric, value: Any) -> tuple[str, str]:
+    unit, factor, digits = _unit(metric)
+    return f"{metric.title}{unit}", _number(value, factor, digits)
+
+
+def _unit(metric: Metric) -> tuple[str, float, int]:
+    return (", %", 100, 2) if metric.is_share else ("", 1, 4)
 
 
 def _number(value: Any, factor: float, digits: int) -> str:

@@ -212,9 +212,12 @@ def client_ticks(places: Iterable[float], clients: Iterable[int], devices: Seque
 
 
 def panel(row: int, count: int) -> tuple[str, str, list[float]]:
-    """Return a panel's vertical axis in traces and in the layout, and its domain; there are one or two."""
-    domain = [0.0, 1.0] if count == 1 else [[0.54, 1.0], [0.0, 0.46]][row]
-    return ("y2", "yaxis2", domain) if row else ("y", "yaxis", domain)
+    """Return a panel's vertical axis in traces and in the layout, and its domain; the first is on top."""
+    gap = 0.16 / max(2, count)
+    height = (1 - gap * (count - 1)) / count
+    low = (count - 1 - row) * (height + gap)
+    number = str(row + 1) if row else ""
+    return f"y{number}", f"yaxis{number}", [round(low, 4), round(low + height, 4)]
 
 
 def layout(**more: Any) -> Plot:

@@ -49,9 +49,14 @@ class Subject:
         ]
 
     @property
+    def metrics(self) -> Sequence[Metric]:
+        """What was measured: the metric of the task first."""
+        return self.runs[0].run.measured
+
+    @property
     def metric(self) -> Metric:
         """The metric of the task."""
-        return self.runs[0].run.metric
+        return self.metrics[0]
 
     @property
     def groups(self) -> dict[str, list[CellRun]]:

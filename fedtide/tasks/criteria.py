@@ -1,8 +1,9 @@
-"""Criteria: the loss that a task trains with, and the metric that it reports."""
+"""Criteria: the loss that a task trains with, and the metric that it reports; what a metric is."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -15,8 +16,11 @@ if TYPE_CHECKING:  # PyTorch is imported when something is computed: lists of ta
     from torch import Tensor
 
 
+LOWER_IS_BETTER = ("loss", "error", "deviance")  # last words of the names of such metrics
+
+
 class Metric(NamedTuple):
-    """What the mean of an example's scores is called, such as ``mean-absolute-error``, its key in replies.
+    """What is measured, such as ``mean-absolute-error``, and how its values are read.
 
     Values of which `is_share` are from 0 to 1, so that tables show them in percent.
     """
@@ -24,6 +28,17 @@ class Metric(NamedTuple):
     name: str
     higher_is_better: bool = True
     is_share: bool = True
+
+    @classmethod
+    def of(cls, name: str, function: Callable[..., Any], is_share: bool = False, better: str = "") -> Metric:
+        """Return the metric that a function computes.
+
+        Which values are better is said by `better`, "higher" or "lower", else by an attribute of the function
+        (`higher_is_better`), else by the last word of its name. Likewise, `is_share` may be its attribute.
+        """
+        by_name = not getattr(function, "__name__", "").endswith(LOWER_IS_BETTER)
+        higher = better == "higher" if better else bool(getattr(function, "higher_is_better", by_name))
+        return cls(name, higher, bool(getattr(function, "is_share", is_share)))
 
     @property
     def key(self) -> str:
@@ -63,6 +78,22 @@ class Criterion(ABC):
 
     def check(self, targets: NDArray[Any], num_outputs: int) -> None:  # noqa: B027
         """Raise a ValueError if these targets do not fit a model with this many outputs."""
+
+    def predicts_numbers(self, targets: Tensor | NDArray[Any]) -> bool:
+        """Return whether these targets are numbers, and neither classes nor labels."""
+        return "float" in str(targets.dtype)
+
+    def predictions(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Return what the model predicts, of the shape of the targets: the likeliest classes, or numbers."""
+        return outputs.reshape(targets.shape) if self.predicts_numbers(targets) else outputs.argmax(-1)
+
+    def probabilities(self, outputs: Tensor) -> Tensor:
+        """Return the probabilities of classes, of the shape of the outputs; of numbers there are none."""
+        return outputs.softmax(-1)
+
+    def original(self, values: NDArray[Any]) -> NDArray[Any]:
+        """Return targets, or predictions, as they were before the task standardised them."""
+        return values
 
     def mean(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return the mean loss, a scalar."""
@@ -156,12 +187,14 @@ class SquaredError(Criterion):
     unit
         What one unit of the targets is in the unit of the metric: the standard deviation by which
         standardised targets were divided.
+    zero
+        What a target of 0 is in that unit: the mean that was subtracted.
     """
 
     metric = Metric(metrics.MEAN_ABSOLUTE_ERROR, higher_is_better=False, is_share=False)
 
-    def __init__(self, unit: float = 1.0) -> None:
-        self.unit = unit
+    def __init__(self, unit: float = 1.0, zero: float = 0.0) -> None:
+        self.unit, self.zero = unit, zero
 
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """See `Criterion.losses`; the sum over an example's numbers."""
@@ -170,6 +203,10 @@ class SquaredError(Criterion):
     def scores(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """See `Criterion.scores`; the mean over an example's numbers."""
         return _differences(outputs, targets).abs().mean(-1) * self.unit
+
+    def original(self, values: NDArray[Any]) -> NDArray[Any]:
+        """See `Criterion.original`."""
+        return values.astype(np.float64) * self.unit + self.zero
 
     def check(self, targets: NDArray[Any], num_outputs: int) -> None:
         """Raise a ValueError if there are not as many numbers as outputs."""
@@ -193,8 +230,20 @@ class BinaryCrossEntropy(Criterion):
 
     def scores(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """See `Criterion.scores`; the mean over the labels."""
-        right = (outputs.flatten(1) > 0) == (targets.flatten(1) > 0.5)
-        return right.to(outputs.dtype).mean(-1)
+        right = self.predictions(outputs, targets) == targets
+        return right.flatten(1).to(outputs.dtype).mean(-1)
+
+    def predicts_numbers(self, targets: Tensor | NDArray[Any]) -> bool:
+        """See `Criterion.predicts_numbers`; they say which labels apply."""
+        return False
+
+    def predictions(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """See `Criterion.predictions`; 1 where a label applies."""
+        return (outputs.reshape(targets.shape) > 0).long()
+
+    def probabilities(self, outputs: Tensor) -> Tensor:
+        """See `Criterion.probabilities`; of each label."""
+        return outputs.sigmoid()
 
     def check(self, targets: NDArray[Any], num_outputs: int) -> None:
         """Raise a ValueError if targets are not one 0 or 1 for each output."""

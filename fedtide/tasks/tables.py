@@ -171,8 +171,8 @@ def prepared(
     table = (target, features, tuple(name for name in columns if name not in used)) if features else ()
     if isinstance(target, Category):
         return Preprocessing(CLASSIFICATION, 1.0, pixels, *table), len(target.values), CROSS_ENTROPY
-    unit = float(target.deviation)  # type: ignore[arg-type] # of one number in a row
-    return Preprocessing(REGRESSION, unit, pixels, *table), 1, SquaredError(unit)
+    zero, unit = float(target.mean), float(target.deviation)  # type: ignore[arg-type] # of one number in a row
+    return Preprocessing(REGRESSION, unit, pixels, *table), 1, SquaredError(unit, zero)
 
 
 @dataclass(frozen=True)
