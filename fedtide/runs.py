@@ -21,6 +21,7 @@ from rich.box import SIMPLE
 from rich.markup import escape
 from rich.table import Table
 
+from fedtide.base import dotted
 from fedtide.base.display import exit_code
 from fedtide.base.errors import SettingsError
 from fedtide.base.files import open_regular
@@ -100,7 +101,7 @@ def outcome(run: Run) -> str:
 
 
 def _shown(value: Any) -> str:
-    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+    return dotted.shown(", ".join(map(str, value)) if isinstance(value, list) else str(value))
 
 
 def prunable(runs: Sequence[Run], used: Mapping[Path, Usage], days: float, keep: int) -> list[Run]:

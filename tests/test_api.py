@@ -21,6 +21,7 @@ import fedtide
 import sim
 from fedtide.api.values import setting_values
 from fedtide.engine.client_numbers import read_numbers
+from fedtide.report.__main__ import main as report
 from fedtide.tasks import digits
 from strategies.fedavg import FedAvg
 from traces import RoundAvailability, Trace
@@ -153,12 +154,37 @@ def test_parts_are_objects() -> None:
     assert run.accuracy > 0.7
     assert {k for record in run.records[1:] for k in record["active"]} == {1, 3, 5}
     assert isinstance(run.model(), Net)
+    assert "-Local-" in run.path.name
+    assert repr(run).startswith("<Run Local on ")
     named = fedtide.run(strategy=Halved, learning_rate=0.5, **parts, **SMALL)
     assert named.settings.strategy == f"{__name__}.Halved"
     assert named.summary["weights_sha256"] == run.summary["weights_sha256"]
     assert isinstance(fedtide.run(model=Small, **SMALL).model(), Small)
     regression = fedtide.Task.from_arrays(x, x[:, 0] * 2, model="mlp")
     assert fedtide.run(task=regression, partition="iid", learning_rate=0.02, **SMALL).final < 2
+
+
+def test_methods_given_as_objects_keep_their_names(capsys: pytest.CaptureFixture[str]) -> None:
+    def method(power: float) -> type[FedAvg]:
+        class Slowed(FedAvg):
+            def update(self, replies: Any) -> None:
+                before = self.weights.copy()
+                super().update(replies)
+                self.weights = before + (self.weights - before) * power
+
+        return Slowed
+
+    slow, slower = method(0.9), method(0.2)
+    table = fedtide.compare(strategy=["fedavg", slow], num_workers=1, **SMALL)
+    assert table.frame["strategy"].tolist() == ["fedavg", "Slowed"]
+    assert "| Slowed |" in (table.folder / "table.md").read_text()
+    with pytest.raises(fedtide.SettingsError, match="strategy: several of Slowed have the same name"):
+        fedtide.compare(strategy=[slow, slower], num_workers=1, **SMALL)
+    other = fedtide.compare(strategy=["fedavg", slower], num_workers=1, run_dir="others", **SMALL)
+    assert other.rows[0].final == table.rows[0].final
+    assert other.rows[1].final.mean < table.rows[1].final.mean
+    assert report([str(table.folder), str(other.folder)]) == 2
+    assert "these runs have several versions of Slowed: report one at a time" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

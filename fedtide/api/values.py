@@ -28,7 +28,13 @@ def setting_values(
     `unknown` is called with the names of objects that no other call can recognise.
     """
     kinds = {name: name.replace("_", "-") for name in given}
-    return {kinds[name]: _plain(kinds[name], value, unknown) for name, value in given.items()}
+    values = {kinds[name]: _plain(kinds[name], value, unknown) for name, value in given.items()}
+    for kind, value in values.items():
+        names = {*value} if isinstance(value, list) and kind in dotted.CALLED_WITH else ()
+        if len({dotted.shown(name) for name in names}) < len(names):
+            alike = ", ".join(sorted({dotted.shown(name) for name in names}))
+            raise SettingsError(f"{kind}: several of {alike} have the same name; give one another __name__")
+    return values
 
 
 def _plain(kind: str, value: Any, unknown: Callable[[str], object]) -> Any:
@@ -45,7 +51,9 @@ def _plain(kind: str, value: Any, unknown: Callable[[str], object]) -> Any:
         name = f"{value.__module__}.{value.__qualname__}"
         if _FIRST.setdefault(name, digits) == digits:
             return name  # else its module is no longer what another process imports
-    name = dotted.provide(f"{_name_of(value)}_{(digits or uuid.uuid4().hex)[:10]}", factory)
+    named = factory is value and value.__name__.isidentifier()  # what tells others apart is a part of theirs
+    name = f"{_name_of(value)}{'__' if named else '_'}{(digits or uuid.uuid4().hex)[:10]}"
+    name = dotted.provide(name, factory)
     if digits is None:
         unknown(f"{kind} {name}")
     return name

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import os
+import re
 import sys
 import sysconfig
 from collections.abc import Callable, Iterator, Mapping
@@ -91,6 +92,11 @@ def provide(name: str, part: Callable[..., Any]) -> str:
     dotted = f"python.{name}"
     PROVIDED[dotted] = part
     return dotted
+
+
+def shown(text: str) -> str:
+    """Return a text for readers: classes and functions given as objects have their own names."""
+    return re.sub(r"\bpython\.(\w+)__[0-9a-f]{10}\b", r"\1", text)
 
 
 def is_dotted(kind: str, name: str) -> bool:

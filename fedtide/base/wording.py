@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 
 UNWRAPPED = 10_000  # columns of a file or a pipe
+NOTEBOOK = 110  # characters of a line
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")  # what terminals take for a colour
 
 
@@ -44,7 +45,9 @@ def new_console(stderr: bool = False, quiet: bool = False) -> Console:
     from rich.console import Console
 
     console = Console(stderr=stderr, quiet=quiet)
-    if not (console.is_terminal or console.is_jupyter or "COLUMNS" in os.environ):
+    if console.is_jupyter:  # where each line would be an output of its own
+        return Console(stderr=stderr, quiet=quiet, force_jupyter=False, force_terminal=False, width=NOTEBOOK)
+    if not (console.is_terminal or "COLUMNS" in os.environ):
         console.width = UNWRAPPED
     return console
 

@@ -21,7 +21,7 @@ from fedtide.base.files import replacing
 from fedtide.base.wording import count, say
 from fedtide.comparison import claims, latex, tables
 from fedtide.comparison.comparison import CELLS, COMPARISON, Comparison
-from fedtide.comparison.methods import parse_baseline
+from fedtide.comparison.methods import parse_baseline, shown_value
 from fedtide.comparison.pivot import pivots_of
 from fedtide.comparison.results import CellRun, targets_of
 from fedtide.comparison.runner import Outcome, Runner, Work
@@ -167,7 +167,7 @@ class _Progress:
         self.bar.update(self._task, advance=1, description=self._best())
         left = self._pace.left(self.bar.tasks[0])
         varied = self.cells[settings].varied.items()
-        name = ", ".join(f"{key} {value}" for key, value in varied) or settings.strategy
+        name = ", ".join(f"{key} {shown_value(value)}" for key, value in varied) or settings.strategy
         if settings in self.failed:
             say(self.bar.console, f"failed: {name}: {self.failed[settings]}")
         elif not self.console.is_terminal:

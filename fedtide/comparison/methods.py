@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from fedtide.base import dotted
 from fedtide.base.errors import SettingsError
 from fedtide.config import Settings
 
@@ -50,8 +51,12 @@ def without_seed(varied: Mapping[str, Any]) -> dict[str, Any]:
 
 def text_of(value: Any) -> str:
     """Return the value of a setting as text."""
-    text = ",".join(value) if isinstance(value, list) else str(value)
-    return text or "default"
+    return shown_value(value) or "default"
+
+
+def shown_value(value: Any) -> str:
+    """Return the value of a setting as tables have it."""
+    return dotted.shown(",".join(value) if isinstance(value, list) else str(value))
 
 
 def parse_baseline(text: str, every: Sequence[Varied]) -> Baseline:

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedtide.base.errors import SettingsError
+from fedtide.comparison.methods import shown_value
 from fedtide.comparison.ranges import Among, Between, Ranges, Values, widened, with_values
 from fedtide.config import Settings
 from fedtide.config.grid import Cell
@@ -75,7 +76,7 @@ class Search:
     def name(self) -> str:
         """What distinguishes it from the others."""
         others = self.cells[0].others
-        return ", ".join(f"{key} {value}" for key, value in others.items()) or self.base.strategy
+        return ", ".join(f"{key} {shown_value(v)}" for key, v in others.items()) or self.base.strategy
 
     @property
     def grid(self) -> list[Values]:

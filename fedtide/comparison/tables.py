@@ -12,6 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from fedtide.base.tables import csv_text
+from fedtide.comparison.methods import shown_value
 from fedtide.comparison.ranges import written
 from fedtide.comparison.results import Estimate, Row
 from fedtide.config import Settings
@@ -108,7 +109,7 @@ def goal_of(target: Target, metrics: Sequence[Metric]) -> str:
 
 
 def _texts(row: Row) -> dict[str, str]:
-    varied = {k: ",".join(v) if isinstance(v, list) else str(v) for k, v in row.varied.items()}
+    varied = {key: shown_value(value) for key, value in row.varied.items()}
     return varied | {key: written(value) for key, value in row.tuned.items()}
 
 

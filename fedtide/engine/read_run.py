@@ -283,7 +283,8 @@ class Run:
 
     def __repr__(self) -> str:
         value = "" if math.isnan(self.final) else f", {self.metric.title} {self.final:.4f}"
-        return f"<Run {self.settings.strategy} on {self.settings.task}: {self.status}{value}; {self.path}>"
+        named = dotted.shown(f"{self.settings.strategy} on {self.settings.task}")
+        return f"<Run {named}: {self.status}{value}; {self.path}>"
 
 
 def read_run(path: Path, trust: bool = False, records: bool = False) -> Run:

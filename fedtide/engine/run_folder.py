@@ -28,6 +28,7 @@ import numpy as np
 import tomli_w
 from numpy.typing import NDArray
 
+from fedtide.base import dotted
 from fedtide.base.errors import SettingsError
 from fedtide.base.files import replacing
 from fedtide.base.preprocessing import PREPROCESSING, Preprocessing
@@ -264,7 +265,7 @@ def weights_sha256(arrays: Sequence[NDArray[Any]]) -> str:
 
 def slug(parts: Iterable[str], length: int) -> str:
     """Return a part of a file name, of at most this length, that shows these texts."""
-    return re.sub(r"[^A-Za-z0-9.=]+", "-", "-".join(parts))[:length].strip("-.")
+    return re.sub(r"[^A-Za-z0-9.=]+", "-", dotted.shown("-".join(parts)))[:length].strip("-.")
 
 
 def finite(value: Any) -> Any:

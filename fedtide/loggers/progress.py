@@ -13,6 +13,7 @@ from rich.progress import BarColumn, Progress, Task, TextColumn, TimeRemainingCo
 from rich.table import Column, Table
 from rich.text import Text
 
+from fedtide.base import dotted
 from fedtide.base.memory import held_memory
 from fedtide.base.wording import count, duration, say
 from fedtide.config import Settings
@@ -141,7 +142,7 @@ def final_table(
     """Tabulate the results of a run; `virtual_seconds` are given if its trace has a clock."""
     ended = ", interrupted" if summary.get("interrupted") else ""
     final, (key, *others) = summary["final"], [metric["name"] for metric in summary["metrics"]]
-    title = escape(f"{summary['strategy']} on {summary['task']}{ended}")
+    title = escape(dotted.shown(f"{summary['strategy']} on {summary['task']}{ended}"))
     table = Table(title=title, show_header=False)
     table.add_column()
     table.add_column(overflow="fold")  # the path of the run folder is to be copied

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from fedtide.base import dotted
 from fedtide.base.wording import count, duration
 from fedtide.comparison import tables
 from fedtide.comparison.pivot import pivots_of
@@ -95,7 +96,7 @@ def title(subject: Subject) -> str:
     """Return the page's title."""
     first = subject.runs[0].cell
     if not subject.is_comparison:
-        return f"{first.settings.strategy} on {first.settings.task}"
+        return dotted.shown(f"{first.settings.strategy} on {first.settings.task}")
     varied = ", ".join(key.replace("-", " ") for key in first.varied if key != "seed") or "seed"
     tasks = sorted({cell.settings.task for cell, _ in subject.runs})
     return f"Comparison by {varied} on {', '.join(tasks)}"

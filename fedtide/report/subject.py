@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from fedtide.base import dotted
 from fedtide.base.errors import SettingsError
 from fedtide.comparison.claims import Lacking
 from fedtide.comparison.comparison import CELLS, COMPARISON
@@ -105,6 +107,9 @@ def read_subject(folders: Sequence[Path], trust: bool = False, baseline: str = "
     if len(parts) > 1 or not runs[0].cell.varied:
         runs = _with_differences(runs)
     lacking = [run for part in parts for run in part.lacking]
+    names = {str(value) for cell, _ in runs for value in cell.settings.as_mapping().values()}
+    if alike := [name for name, times in Counter(map(dotted.shown, names)).items() if times > 1]:
+        raise SettingsError(f"these runs have several versions of {', '.join(alike)}: report one at a time")
     every = [*(cell.others for cell, _ in runs), *(without_seed(run.varied) for run in lacking)]
     kept = parts[0].baseline if len(parts) == 1 else None
     return Subject(
