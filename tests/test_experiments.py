@@ -86,16 +86,6 @@ def test_sets_that_recur_a_new_one_and_arrivals(tmp_path: Path) -> None:
     assert sorted(found) == sorted([sets, [*arrivals, ("arrivals", 10, 12)]])
 
 
-def test_curves(comparison: Path, tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    picture = tmp_path / "curves.png"
-    done = run("curves", comparison, f"--write={picture}", "--value=accuracy")
-    assert done.code == 0, done.err
-    assert picture.read_bytes().startswith(b"\x89PNG")
-    done = run("curves", comparison, f"--write={picture}", "--lines=mimic")
-    assert "no strategy of these; there are: fedavg, mifa" in done.err
-
-
 @pytest.mark.parametrize("every", [5, 12, 24])
 def test_the_gain_at_which_old_updates_diverge(every: int) -> None:
     """In turns, x' = -a x mean of x over T rounds, which is stable up to a T = pi^2 / 2."""

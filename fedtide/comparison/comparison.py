@@ -22,6 +22,7 @@ from fedtide.engine.run_folder import finite
 
 if TYPE_CHECKING:
     import pandas
+    from matplotlib.axes import Axes
 
 COMPARISON, CELLS = "comparison.json", "cells.json"  # in its folder, besides the tables
 
@@ -72,6 +73,17 @@ class Comparison:
         import pandas
 
         return pandas.DataFrame([tables.numbers(row) for row in self.rows])
+
+    def plot(self, value: str = "", x: str = "", ax: Axes | Sequence[Axes] | None = None) -> list[Axes]:
+        """Draw the curves of all methods, on axes of matplotlib for each setting; see `Run.plot`.
+
+        The default of `x` is `time` where asynchronous methods are among others. `ax` are as many axes as
+        there are settings.
+        """
+        from fedtide.report.plotting import plot
+        from fedtide.report.subject import Subject
+
+        return plot(Subject(self.runs, baseline=self.baseline), value, x, ax)
 
     @property
     def exit_code(self) -> int:

@@ -29,6 +29,7 @@ from fedtide.tasks import ACCURACY, Metric
 
 if TYPE_CHECKING:
     import pandas
+    from matplotlib.axes import Axes
     from torch import nn
 
 SETTINGS = {f.name.replace("_", "-") for f in fields(Settings)} - set(RECORDED)
@@ -103,6 +104,28 @@ class Run:
         from fedtide.engine.client_states import history_of
 
         return history_of(self, client)
+
+    def plot(self, value: str = "", x: str = "", ax: Axes | None = None) -> Axes:
+        """Draw a curve, by default the metric, and return the axes of matplotlib.
+
+        Parameters
+        ----------
+        value
+            What its evaluations have, as in `metrics`: `accuracy`, `loss`, `train_loss`.
+        x
+            `rounds` (the default), `uploads`, `bytes` or `time`.
+        ax
+            Axes to draw on; by default those of a new figure of pyplot.
+
+        Raises
+        ------
+        SettingsError
+            matplotlib is missing, or the run has no such value or axis.
+        """
+        from fedtide.report.plotting import plot
+        from fedtide.report.subject import subject_of
+
+        return plot(subject_of(self), value, x, ax)[0]
 
     @cached_property
     def settings(self) -> Settings:

@@ -1,7 +1,8 @@
-"""Makes the reports of runs: one page that works without a network.
+"""Makes the reports of runs: one page that works without a network, or its figures as files.
 
 fedtide report runs/20260101-120000-scheme-c-digits   # again, into its folder
 fedtide report runs/compare-... runs/2026...          # of several together
+fedtide report runs/compare-... --figures paper --format pdf,png --x time
 """
 
 from __future__ import annotations
@@ -13,7 +14,18 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fedtide.base.display import exit_code
+from fedtide.base.errors import SettingsError
 from fedtide.engine.read_run import consistent
+from fedtide.report.figures import (
+    AXES,
+    FORMATS,
+    MAX_WIDTH,
+    MIN_WIDTH,
+    WIDTHS,
+    Print,
+    require_matplotlib,
+    write_figures,
+)
 from fedtide.report.make import FILE, page_of
 from fedtide.report.subject import read_subject
 from fedtide.report.write import write_page
@@ -32,16 +44,54 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--baseline", default="", metavar="KEY=VALUE,...", help=text)
     text = "import the parts outside of fedtide that the folders name, to compute what they do not have"
     parser.add_argument("--trust", action="store_true", help=text)
+    _add_figures(parser)
     arguments = parser.parse_args(argv)
     place = arguments.output or _place(arguments.folders)
 
     def write() -> None:
+        if arguments.figures:
+            formats, look = _look(arguments)
         with consistent(arguments.folders):
-            contents = page_of(read_subject(arguments.folders, arguments.trust, arguments.baseline))
-            beside = arguments.folders[0].absolute().parent
-            print(write_page(contents, place, beside if arguments.link else None))
+            subject = read_subject(arguments.folders, arguments.trust, arguments.baseline)
+            contents = page_of(subject)
+        if arguments.figures:
+            x = arguments.x or subject.main_axis
+            written = write_figures(contents.figures, arguments.figures, formats, x, look)
+            print(f"{arguments.figures}: {', '.join(file.name for file in written)}")
+            return
+        beside = arguments.folders[0].absolute().parent
+        print(write_page(contents, place, beside if arguments.link else None))
 
     return exit_code(parser.prog, write)
+
+
+def _add_figures(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("figures for print, in place of the page")
+    text = "draw each panel of the page as a file in this folder (needs matplotlib)"
+    group.add_argument("--figures", type=Path, metavar="DIR", help=text)
+    text = f"of {', '.join(FORMATS)} one or more, separated by commas (default: pdf)"
+    group.add_argument("--format", default="pdf", metavar="FORMAT,...", help=text)
+    text = "the horizontal axis (default: rounds, or time where asynchronous methods are among others)"
+    group.add_argument("--x", choices=[*AXES], help=text)
+    text = "one or two columns of a paper wide, 3.4 or 7 inches (default: 1)"
+    group.add_argument("--columns", type=int, choices=[*WIDTHS], default=1, help=text)
+    group.add_argument("--width", type=float, metavar="INCHES", help="another width")
+    text = "above the axes, inside them, or none (default: outside)"
+    group.add_argument("--legend", choices=("outside", "inside", "none"), default="outside", help=text)
+    text = "a style file of matplotlib, which counts for more than ours"
+    group.add_argument("--style", default="", metavar="FILE", help=text)
+
+
+def _look(arguments: argparse.Namespace) -> tuple[list[str], Print]:
+    """Return the formats and the look of figures; SettingsError: one of the flags is not allowed."""
+    require_matplotlib()
+    formats = list(dict.fromkeys(arguments.format.split(",")))
+    if unknown := [name for name in formats if name not in FORMATS]:
+        raise SettingsError(f"format is {unknown[0]!r}; it must be of {', '.join(FORMATS)}")
+    width = WIDTHS[arguments.columns] if arguments.width is None else arguments.width
+    if not MIN_WIDTH <= width <= MAX_WIDTH:
+        raise SettingsError(f"width is {width:g} inches; it must be from {MIN_WIDTH} to {MAX_WIDTH}")
+    return formats, Print(width, arguments.legend, arguments.style)
 
 
 def _place(folders: Sequence[Path]) -> Path:

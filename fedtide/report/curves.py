@@ -156,7 +156,7 @@ def _view(
     for row, (curve, group) in enumerate(bands.items()):
         place, key, domain = plots.panel(row, len(bands))
         title, factor = _scale(curve, metrics)
-        made[key] = plots.axis(title, domain=domain)
+        made[key] = plots.axis(title, domain=domain, value=curve)
         for line, label in panel.items():
             if (band := group.get(label)) is None:
                 continue

@@ -220,6 +220,12 @@ def panel(row: int, count: int) -> tuple[str, str, list[float]]:
     return f"y{number}", f"yaxis{number}", [round(low, 4), round(low + height, 4)]
 
 
+def panels_of(view: Plot) -> dict[str, Plot]:
+    """Return the vertical axes of a view by the names that traces have for them, the upper one first."""
+    axes = {key.replace("axis", ""): axis for key, axis in view["layout"].items() if key.startswith("yaxis")}
+    return dict(sorted(axes.items(), key=lambda of: -of[1].get("domain", [0, 1])[0]))
+
+
 def layout(**more: Any) -> Plot:
     """Return a layout; the page adds colours and the height."""
     margin = {"l": 84, "r": 20, "t": 12, "b": 62}

@@ -61,6 +61,11 @@ class Subject:
         return self.metrics[0]
 
     @property
+    def main_axis(self) -> str:
+        """The horizontal axis of its curves: time where rounds are not the same for all methods."""
+        return "time" if len({cell.settings.round_ends for cell, _ in self.runs}) > 1 else "rounds"
+
+    @property
     def groups(self) -> dict[str, list[CellRun]]:
         """The runs by labels that distinguish them; those of a group differ only in the seed."""
         groups: dict[str, list[CellRun]] = {}

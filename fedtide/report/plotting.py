@@ -1,0 +1,75 @@
+"""Curves of runs on axes of matplotlib, for notebooks and scripts: `Run.plot` and `Comparison.plot`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from fedtide.base.allowed import did_you_mean
+from fedtide.base.errors import SettingsError
+from fedtide.base.wording import count
+from fedtide.report.curves import curves_figure
+from fedtide.report.figures import AXES, drawings, require_matplotlib
+from fedtide.report.subject import Subject
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+SIZE = (4.0, 3.0)  # inches of a setting
+
+
+def plot(
+    subject: Subject, value: str = "", x: str = "", ax: Axes | Sequence[Axes] | None = None
+) -> list[Axes]:
+    """Draw a curve of runs, by default their metric; return the axes, one for each setting.
+
+    Parameters
+    ----------
+    subject
+        The runs.
+    value
+        What evaluations have, as in their records: `accuracy`, `loss`, `train_loss`.
+    x
+        `rounds`, `uploads`, `bytes` or `time`; by default `rounds`, or `time` where asynchronous methods are
+        among others.
+    ax
+        Axes to draw on, as many as there are settings; by default a new figure of pyplot.
+
+    Raises
+    ------
+    SettingsError
+        matplotlib is missing, the runs have no such value or axis, or there are fewer or more axes.
+    """
+    require_matplotlib()
+    from matplotlib import pyplot, rc_context
+
+    from fedtide.report.drawing import draw, in_lines
+    from fedtide.report.printing import STYLE, handles_of
+
+    if x and x not in AXES:
+        raise SettingsError(f"x is {x!r}; it must be one of {', '.join(AXES)}{did_you_mean(x, AXES)}")
+    runs = {label: [run for _, run in group] for label, group in subject.groups.items()}
+    papers = {label: group[0].cell.paper for label, group in subject.groups.items()}
+    figure = curves_figure(runs, subject.panels, papers, subject.metrics)
+    found = [] if figure is None else [*drawings([figure], x or subject.main_axis)]
+    known = {drawing.value: drawing for drawing in reversed(found)}  # the first has all settings
+    wanted = value.replace("-", "_") or subject.metric.key
+    if wanted not in known:
+        there = ", ".join(reversed(known)) or "nothing"
+        raise SettingsError(f"value is {value or wanted!r}, but evaluations have {there}")
+    drawing = known[wanted]
+    several = len(drawing.views)
+    with rc_context(STYLE if ax is None else {}):
+        if ax is None:
+            size = {"figsize": (SIZE[0] * several, SIZE[1]), "layout": "constrained"}
+            axes = [*pyplot.subplots(1, several, sharey=True, squeeze=False, **size)[1].flat]
+        else:
+            axes = [*ax] if isinstance(ax, Iterable) else [ax]
+        if len(axes) != several:
+            raise SettingsError(f"ax has {len(axes)} axes for {count(several, 'setting')}")
+        for own, (title, view) in zip(axes, drawing.views.items(), strict=True):
+            draw(drawing.figure, view, {drawing.panels[0]: own})
+            own.set_title(in_lines(title.replace(" · ", "\n")))
+        if handles := handles_of(drawing, SIZE[0]):
+            axes[0].legend(handles=handles)
+    return axes

@@ -1,0 +1,131 @@
+"""Figures as files in print style: their sizes, fonts and legends."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from cycler import Cycler, cycler
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure as MatplotlibFigure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+from matplotlib.style import context
+
+from fedtide.base.files import replacing
+from fedtide.engine.client_states import State
+from fedtide.report.drawing import DASHED, draw, in_lines, look_of
+from fedtide.report.figures import Drawing, Print
+from fedtide.report.participation import COLOURS
+from fedtide.report.plots import DASHES, MAX_LINES, SERIES, panels_of
+
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+LEAST_WIDTH = 1.7  # inches of views side by side
+HANDLE, CHARACTER = 0.42, 0.047  # inches of a legend
+UNDATED: dict[str, dict[str, Any]] = {"pdf": {"CreationDate": None}, "svg": {"Date": None}, "png": {}}
+
+
+def _looks() -> Cycler:
+    """Return the looks of lines, in the order of `plots.line`; no two are alike, even without colours."""
+    rows = [(i % len(SERIES), i // len(SERIES)) for i in range(MAX_LINES)]
+    dashes = [DASHED[DASHES[(i + again) % len(DASHES)]] for i, again in rows]
+    markers = [MARKERS[i] for i, _ in rows]
+    return cycler(color=[SERIES[i] for i, _ in rows]) + cycler(linestyle=dashes) + cycler(marker=markers)
+
+
+STYLE: dict[str, Any] = {
+    "font.family": ["STIXGeneral", "DejaVu Sans"],  # both come with matplotlib; the first is like Times
+    "mathtext.fontset": "stix",
+    **{"font.size": 8, "axes.labelsize": 8, "axes.titlesize": 8},
+    **{"xtick.labelsize": 7, "ytick.labelsize": 7, "legend.fontsize": 7},
+    **{"axes.linewidth": 0.6, "xtick.major.width": 0.6, "ytick.major.width": 0.6, "lines.markersize": 3},
+    **{"axes.spines.top": False, "axes.spines.right": False, "axes.xmargin": 0.02},
+    **{"axes.grid": True, "axes.axisbelow": True, "grid.color": "#e4e4e4", "grid.linewidth": 0.5},
+    **{"legend.frameon": False, "legend.handlelength": 2.4, "legend.columnspacing": 1.2},
+    **{"figure.constrained_layout.h_pad": 0.02, "figure.constrained_layout.w_pad": 0.02},
+    **{"pdf.fonttype": 42, "svg.hashsalt": "fedtide", "savefig.dpi": 300},  # TrueType fonts are embedded
+    "axes.prop_cycle": _looks(),
+}
+"""A style of matplotlib."""
+
+
+def write(drawing: Drawing, folder: Path, formats: Sequence[str], look: Print) -> list[Path]:
+    """Write a drawing in some formats; OSError: there is no such style, or the folder cannot be written."""
+    files = [folder / f"{drawing.name}.{kind}" for kind in formats]
+    with context([STYLE, *([look.style] if look.style else [])]):
+        made = compose(drawing, look)
+        for file, kind in zip(files, formats, strict=True):
+            with replacing(file) as temporary:
+                made.savefig(temporary, format=kind, metadata=UNDATED[kind])
+    return files
+
+
+def compose(drawing: Drawing, look: Print) -> MatplotlibFigure:
+    """Return the views of a drawing side by side, with one legend for all."""
+    across = min(len(drawing.views), max(1, round(look.width / LEAST_WIDTH)))
+    down = -(-len(drawing.views) // across)
+    handles = [] if look.legend == "none" else handles_of(drawing, look.width)
+    columns, height_of_legend = _legend_size(handles, look)
+    height = down * _height(drawing, look.width / across) + height_of_legend
+    made = MatplotlibFigure((look.width, height), layout="constrained")
+    grid = made.add_gridspec(down, across)
+    upper: list[Axes] = []
+    for i, (title, view) in enumerate(drawing.views.items()):
+        ends = [panels_of(view)[panel].get("domain", [0, 1]) for panel in drawing.panels]
+        ratios = [high - low for low, high in ends]
+        cells = grid[i // across, i % across].subgridspec(len(ratios), 1, height_ratios=ratios)
+        first = made.add_subplot(cells[0], sharey=upper[0] if upper else None)
+        below = [made.add_subplot(cells[row], sharex=first) for row in range(1, len(ratios))]
+        draw(drawing.figure, view, dict(zip(drawing.panels, [first, *below], strict=True)))
+        first.set_title(in_lines(title.replace(" · ", "\n"), int(look.width / across / CHARACTER)))
+        if i % across:
+            first.yaxis.set_tick_params(labelleft=False)
+            first.yaxis.label.set_visible(False)
+        upper.append(first)
+    if handles and look.legend == "inside":
+        upper[0].legend(handles=handles)
+    elif handles:
+        made.legend(handles=handles, loc="outside upper center", ncols=columns)
+    return made
+
+
+def handles_of(drawing: Drawing, width: float) -> list[Line2D | Patch]:
+    """Return the entries of the legend of what is shown; names break at a width in inches."""
+    figure, views = drawing.figure, drawing.views.values()
+    shown = [trace for view in views for trace in view["data"] if trace.get("yaxis", "y") in drawing.panels]
+    groups = {trace.get("legendgroup") for trace in shown}
+    maps = {trace["cells"] for trace in shown if "cells" in trace and "colorscale" not in trace}
+    states = {value for name in maps for row in figure.cells[name] for value in row}
+    colours = {f"state-{state.value}": COLOURS[state][0] for state in State if state in states}
+    found: list[Line2D | Patch] = []
+    for entry in figure.legend:
+        name = in_lines(entry.name, int((width - HANDLE) / CHARACTER))
+        colour = colours.get(entry.colour, entry.colour)
+        if not (entry.group in groups if entry.group else entry.colour in colours):
+            continue
+        if entry.is_area:
+            found.append(Patch(facecolor=colour, edgecolor="#999999", linewidth=0.4, label=name))
+        else:
+            found.append(Line2D([], [], linewidth=1.1, label=name, **look_of(figure, entry.group)))
+    return found
+
+
+def _height(drawing: Drawing, width: float) -> float:
+    """Return the inches of a view without the legend: figures of many rows are as high as these need."""
+    if len(drawing.views) > 1:
+        return 0.35 + 0.7 * width
+    every = panels_of(next(iter(drawing.views.values())))
+    rows = drawing.figure.height * len(drawing.panels) / len(every)
+    return max(1.9, 0.006 * rows) * math.sqrt(max(1.0, width / 3.4))
+
+
+def _legend_size(handles: Sequence[Line2D | Patch], look: Print) -> tuple[int, float]:
+    """Return how many columns of entries fit on the width, and the inches of the rows."""
+    if look.legend != "outside" or not handles:
+        return 1, 0.0
+    lines = [str(handle.get_label()).splitlines() for handle in handles]
+    longest = max(len(line) for of in lines for line in of)
+    columns = max(1, min(len(handles), int(look.width / (HANDLE + CHARACTER * longest))))
+    return columns, 0.13 * -(-sum(map(len, lines)) // columns) + 0.05
