@@ -1,5 +1,6 @@
 """docs/extending.md: its files and its commands, as they stand on the page."""
 
+import importlib
 import json
 import os
 import re
@@ -14,6 +15,7 @@ import pytest
 from own_parts import Folder
 
 import sim
+from fedtide.testing import contract
 
 PAGE = (Path(sim.__file__).parent / "docs" / "extending.md").read_text(encoding="utf-8")
 FILES = {block.partition("\n")[0]: block for block in re.findall(r"```python\n# (.*?)```", PAGE, re.DOTALL)}
@@ -44,7 +46,7 @@ def page(own: Folder) -> Folder:
 
 def test_the_page_shows_every_kind_of_part() -> None:
     names = ("methods", "private", "model", "fine_tuning", "traces", "split", "data", "text", "selection")
-    names += ("logger", "metrics")
+    names += ("logger", "metrics", "patient")
     assert {*FILES} == {"test_my_methods.py", *(f"my_{name}.py" for name in names)}
     named = " ".join(COMMANDS)
     for flag in ("strategy", "model", "trace", "partition", "sizes", "task", "select", "log", "metrics"):
@@ -61,6 +63,10 @@ def test_the_method_of_the_page_passes_its_own_test(page: Folder) -> None:
         check=False,
     )
     assert "1 passed" in done.stdout, done.stdout
+
+
+def test_the_other_method_of_the_page_keeps_the_promises(page: Folder) -> None:
+    contract(importlib.import_module("my_patient").Patient)
 
 
 @pytest.mark.parametrize("command", COMMANDS)
