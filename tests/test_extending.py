@@ -65,7 +65,10 @@ def test_the_method_of_the_page_passes_its_own_test(page: Folder) -> None:
     assert "1 passed" in done.stdout, done.stdout
 
 
-def test_the_other_method_of_the_page_keeps_the_promises(page: Folder) -> None:
+def test_the_other_method_of_the_page_keeps_the_promises(
+    page: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(page.path)
     contract(importlib.import_module("my_patient").Patient)
 
 
