@@ -189,6 +189,11 @@ def test_which_panels_are_drawn() -> None:
         ValueError, match="x is bytes, which these runs do not have; they have rounds, uploads, time"
     ):
         [*drawings([figure], "bytes")]
+    records = [r | {"train_loss": 2.0 - r["round"] / 2} for r in GRID[0].run.records]
+    figure = curves_figure({"a": [Run(Path(), {}, {}, records)]}, {"": {"a": "a"}}, {})
+    assert figure is not None
+    of_training = [*drawings([figure], "rounds")][-1]
+    assert (of_training.name, of_training.value) == ("curves-train-loss", "train_loss")
     first_only = [
         Toggle("Run with", {"0": "a, b", "1": "c"}),
         Toggle("Part", {"first": "First", "last": "Last"}),

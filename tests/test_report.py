@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import sim
+from fedtide.comparison.bands import bands_of
 from fedtide.comparison.pivot import pivots_of
 from fedtide.comparison.results import CellRun, rows_of
 from fedtide.config import Settings
@@ -22,7 +23,7 @@ from fedtide.engine.run import simulate
 from fedtide.engine.update_shares import update_shares
 from fedtide.plan import Plan
 from fedtide.report.__main__ import main
-from fedtide.report.curves import band_of, curves_figure, smoothed
+from fedtide.report.curves import curves_figure, smoothed
 from fedtide.report.participation import COLUMNS, ROWS, StateGrid, of_run
 from fedtide.report.rounds import event_figure
 from fedtide.report.subject import Subject, read_subject
@@ -92,24 +93,38 @@ def test_curves_of_seeds() -> None:
         run_of([record(t, active=[0] * (t > 0), loss=1.0 * s, accuracy=a) for t, a in enumerate(scores)])
         for s, scores in ((1, [0.1, None, 0.5, None, 0.7]), (3, [0.1, None, 0.3]))
     ]
-    band, merged = band_of(runs, "accuracy", 10), band_of(runs, "accuracy", 1)
-    assert band is not None
-    assert merged is not None
-    assert band.x["rounds"].tolist() == band.x["uploads"].tolist() == [0, 2, 4]
+    every = bands_of(runs, "accuracy", 10)
+    assert [*every] == ["rounds", "uploads", "megabytes"]  # there is no clock
+    band, merged = every["rounds"], bands_of(runs, "accuracy", 1)["rounds"]
+    assert band.x.tolist() == every["uploads"].x.tolist() == [0, 2, 4]
     expected = [[0.1, 0.3, 0.7], [0.1, 0.4, 0.7], [0.1, 0.5, 0.7]]
     np.testing.assert_allclose([band.low, band.mean, band.high], expected)
     assert (merged.low[0], merged.high[0], merged.mean[0]) == pytest.approx((0.1, 0.7, 0.4))
-    assert np.isnan(band.x["seconds"]).all()
+    assert bands_of(runs, "train_loss", 10) == {}
 
 
 def test_curves_end_where_the_first_seed_has_stopped() -> None:
     goes_on, ended = (
         [record(t, accuracy=a) for t, a in enumerate(of)] for of in ([0.1, 0.5, 0.7], [0.1, 0.9])
     )
-    band = band_of([run_of(goes_on), run_of(ended, stopped="patience")], "accuracy", 100)
-    assert band is not None
-    assert [*band.x["rounds"]] == [0, 1]
+    band = bands_of([run_of(goes_on), run_of(ended, stopped="patience")], "accuracy", 100)["rounds"]
+    assert band.x.tolist() == [0, 1]
     assert band.mean.tolist() == pytest.approx([0.1, 0.7])
+
+
+def test_curves_of_seeds_that_are_evaluated_at_different_times() -> None:
+    """In event time: at any second, the mean is over both, on the lines that join their evaluations."""
+    places = ([(0, 0, 0.0), (2, 60, 0.6), (5, 120, 0.9)], [(0, 0, 0.2), (3, 80, 0.6), (4, 110, 0.9)])
+    runs = [
+        run_of([record(t, virtual_seconds=s, accuracy=a) for t, s, a in of], stopped="until") for of in places
+    ]
+    bands = bands_of(runs, "accuracy", 100)
+    assert bands["seconds"].x.tolist() == [0, 60, 80, 110]
+    assert bands["seconds"].low.tolist() == pytest.approx([0, 0.5, 0.6, 0.85])
+    assert bands["seconds"].high.tolist() == pytest.approx([0.2, 0.6, 0.7, 0.9])
+    assert bands["seconds"].mean.tolist() == pytest.approx([0.1, 0.55, 0.65, 0.875])
+    assert bands["rounds"].x.tolist() == [0, 2, 3, 4]
+    assert bands["rounds"].mean.tolist() == pytest.approx([0.1, (0.6 + 0.2 + 0.8 / 3) / 2, 0.65, 0.85])
 
 
 def test_averaged_and_logarithmic_curves() -> None:

@@ -13,9 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtide.comparison import claims, tables
+from fedtide.comparison.bands import bands_of
 from fedtide.comparison.methods import Baseline, label_of, without_seed
 from fedtide.comparison.ranking import Ranking
-from fedtide.comparison.results import CellRun, Row, band_of, rows_of
+from fedtide.comparison.results import CellRun, Row, rows_of
 from fedtide.config import Settings
 from fedtide.config.target import Target
 from fedtide.engine.run_folder import finite
@@ -123,12 +124,12 @@ def _html(rows: Sequence[Row]) -> str:
 
 def _plot(rows: Sequence[Row]) -> str:
     """Return the curves as SVG."""
-    curves = [(row, band_of([run for _, run in row.runs], row.metric.key, WIDTH)) for row in rows]
-    bands = [(row, band) for row, band in curves if band is not None]  # in at most a point per pixel
+    curves = [(row, bands_of([run for _, run in row.runs], row.metric.key, WIDTH)) for row in rows]
+    bands = [(row, own["rounds"]) for row, own in curves if own]  # in at most a point per pixel
     if not bands:
         return ""
     values = np.concatenate([band.mean for _, band in bands])
-    last = max(band.x["rounds"][-1] for _, band in bands) or 1
+    last = max(band.x[-1] for _, band in bands) or 1
     low, high = (0.0, 1.0) if rows[0].metric.is_share else _limits(values)
 
     def point(t: float, value: float) -> str:
@@ -140,7 +141,7 @@ def _plot(rows: Sequence[Row]) -> str:
     legend = []
     for number, (row, band) in enumerate(bands):
         color = COLORS[number % len(COLORS)]
-        points = " ".join(map(point, band.x["rounds"], band.mean))
+        points = " ".join(map(point, band.x, band.mean))
         parts.append(f'<polyline fill="none" stroke="{color}" stroke-width="1.5" points="{points}"/>')
         label = escape(label_of(row.varied) or row.runs[0].cell.settings.strategy)
         legend.append(f'<span style="color:{color}">&#9632;</span> {label}')

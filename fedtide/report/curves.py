@@ -7,8 +7,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fedtide.comparison.bands import Band, bands_of
 from fedtide.comparison.claims import listed
-from fedtide.comparison.results import Band, band_of
+from fedtide.config.target import OF_MEMBERS
 from fedtide.engine.history import Numbers
 from fedtide.engine.read_run import Run
 from fedtide.report import plots
@@ -20,17 +21,33 @@ MIN_POINTS = 60
 FEW_LINES = 6  # of more, the bands are fainter
 MIN_SMOOTHED = 5  # points of a line
 TABLE_ROWS = 40
+LOSS = Metric("loss", higher_is_better=False, is_share=False)
+VALUES, MAIN = "Values", "main"  # the toggle of what is drawn, and its option for metrics and loss
 
 Bands = Mapping[str, Mapping[str, Band]]
-"""By the key of the metric or `loss`, and label."""
+"""Of one curve, by label and axis."""
 Panels = Mapping[str, Mapping[str, str]]
 """See `Subject.panels`."""
 Papers = Mapping[str, float | None]
 """The results that papers report, in percent, by label."""
 
 
+class Curve(NamedTuple):
+    """What evaluations have: its key in records, the title of its axis, the factor to its unit, its bands."""
+
+    key: str
+    title: str
+    factor: float
+    bands: Bands
+
+    @property
+    def every(self) -> list[Band]:
+        """Its bands over all axes."""
+        return [band for of in self.bands.values() for band in of.values()]
+
+
 class Against(NamedTuple):
-    """A horizontal axis: its key in `Band.x`, name, unit (may be empty), and the unit's size."""
+    """A horizontal axis: its key in bands, name, unit (may be empty), and the unit's size."""
 
     key: str
     name: str
@@ -57,55 +74,83 @@ def curves_figure(
     papers: Papers,
     metrics: Sequence[Metric] = (ACCURACY,),
 ) -> Figure | None:
-    """Return the figure of metrics and loss, of runs by their labels; None if nothing was evaluated."""
+    """Return the figure of what was evaluated, of runs by their labels; None if nothing was.
+
+    Metrics and loss are shown together; what else evaluations have, such as the training loss, is to choose.
+    """
     names = list(dict.fromkeys(name for panel in panels.values() for name in panel))[: plots.MAX_LINES]
     shown = [{name: panel[name] for name in names if name in panel} for panel in panels.values()]
     labels = [label for panel in shown for label in panel.values()]
     points = int(np.clip(MAX_POINTS / max(1, len(labels)), MIN_POINTS, 400))
-    bands = {
-        curve: {label: band for label in labels if (band := band_of(groups[label], curve, points))}
-        for curve in (*(metric.key for metric in metrics), "loss")
-    }
-    bands = {curve: group for curve, group in bands.items() if group}
-    if not bands:
+    drawn = {label: groups[label] for label in labels}
+    main = _curves([*metrics, LOSS], drawn, points)
+    more = _curves(_others(metrics), drawn, points)
+    more = [
+        curve for curve in more if max(len(band.x) for band in curve.every) > 1
+    ]  # not the last value alone
+    if not main:
         return None
-    axes = _axes([band for group in bands.values() for band in group.values()])
+    axes = _axes(main)
+    titles = listed([curve.title.partition(",")[0] for curve in main])
+    title = f"{titles[:1].upper()}{titles[1:]}"
+    values = {MAIN: (title, main)} | {
+        own.key: (own.title.partition(",")[0].capitalize(), [own]) for own in more
+    }
     toggles = [
         Toggle("Against", {key: own.name.capitalize() for key, (own, _) in axes.items()}),
         Toggle("With", {str(i): name for i, name in enumerate(panels)}),
+        Toggle(VALUES, {key: name for key, (name, _) in values.items()}),
     ]
+    switches, window = _switches(main)
 
-    def draw(key: str, panel: str) -> Plot:
-        return _view(bands, shown[int(panel)], metrics, *axes[key], names, papers)
+    def draw(key: str, panel: str, value: str) -> Plot:
+        reported = papers if values[value][1][0].key == metrics[0].key else {}
+        return _view(values[value][1], shown[int(panel)], *axes[key], names, reported, window)
 
-    titles = listed([*(metric.title for metric in metrics), "loss"])
-    views = plots.views(toggles, draw)
     return Figure(
         "curves",
-        f"{titles[:1].upper()}{titles[1:]}",
+        title,
         f"Lines of {titles} for {plots.listed(labels, 8)}; the table below has the numbers.",
-        views,
+        plots.views(toggles, draw),
         toggles,
-        _switches([*views.values()], bands, metrics),
+        switches,
         plots.legend(names, names),
-        table=_table(bands, metrics),
-        notes=_notes(groups, labels, papers, points, metrics),
-        height=250 * len(bands) + 60,
+        table=_table(main),
+        notes=_notes(groups, labels, papers, points, main),
+        height=250 * len(main) + 60,
     )
 
 
-def _axes(bands: Sequence[Band]) -> dict[str, tuple[Against, float]]:
+def _others(metrics: Sequence[Metric]) -> list[Metric]:
+    """Return what evaluations may have beside the metrics and the loss."""
+    first = metrics[0]
+    of_clients = [first._replace(name=f"{which}-{first.name}") for which in ("client", *OF_MEMBERS)]
+    return [Metric("train-loss", False, False), *of_clients, Metric("client-loss", False, False)]
+
+
+def _curves(metrics: Sequence[Metric], groups: Mapping[str, Sequence[Run]], points: int) -> list[Curve]:
+    """Return the curves of those metrics that were evaluated."""
+    found = []
+    for metric in metrics:
+        bands = {label: own for label, of in groups.items() if (own := bands_of(of, metric.key, points))}
+        found += [Curve(metric.key, *plots.unit(metric), bands)] if bands else []
+    return found
+
+
+def _axes(curves: Sequence[Curve]) -> dict[str, tuple[Against, float]]:
     """Return the axes with something to show and their ends, in the largest unit that fits.
 
     Time comes first if all runs have a clock.
     """
-    ends = {key: max(float(np.nanmax(np.append(band.x[key], 0))) for band in bands) for key in bands[0].x}
+    every = [own for curve in curves for own in curve.bands.values()]
+    keys = dict.fromkeys(key for own in every for key in own)
+    ends = {key: max(float(np.nanmax(own[key].x)) for own in every if key in own) for key in keys}
     fitting: dict[str, Against] = {}
     for own in UNITS:
-        if ends[own.key] >= 2 * own.size:
+        if ends.get(own.key, 0) >= 2 * own.size:
             fitting.setdefault(own.key, own)
     axes = [Against("rounds", "rounds"), Against("uploads", "uploads"), *fitting.values()]
-    if all(np.isfinite(band.x["seconds"]).any() for band in bands):
+    if all("seconds" in own for own in every):
         axes.sort(key=lambda own: own.key != "seconds")
     return {own.key: (own, 1.02 * ends[own.key] / own.size) for own in axes}
 
@@ -115,16 +160,16 @@ def _notes(
     labels: Sequence[str],
     papers: Papers,
     points: int,
-    metrics: Sequence[Metric],
+    curves: Sequence[Curve],
 ) -> list[str]:
     notes = []
     if (seeds := max(len(groups[label]) for label in labels)) > 1:
         notes.append(f"Lines are means over up to {seeds} seeds; bands span the lowest to the highest seed.")
-        notes.append("Uploads, data and time are means over the seeds, too.")
+        notes.append("Uploads, data and time are means over the seeds, too, if these are evaluated alike.")
     drawn = [groups[label] for label in labels]
     if any(len({run.last_round for run in runs}) > 1 and any(run.stopped for run in runs) for runs in drawn):
         notes.append("Lines end where the first of their seeds has stopped.")
-    keys = [*(metric.key for metric in metrics), "loss"]
+    keys = [curve.key for curve in curves]
     evaluated = (
         {t for run in runs for t in run.history.rounds[run.history.evaluated(*keys)].tolist()}
         for runs in drawn
@@ -139,37 +184,39 @@ def _notes(
 
 
 def _view(
-    bands: Bands,
+    curves: Sequence[Curve],
     panel: Mapping[str, str],
-    metrics: Sequence[Metric],
     against: Against,
     end: float,
     names: Sequence[str],
     papers: Papers,
+    window: int,
 ) -> Plot:
     """Return a panel's traces over one axis, the metrics above the loss; diamonds are at its end."""
     areas: list[Plot] = []
     lines: list[Plot] = []  # on top of all areas
     opacity = 0.2 if len(panel) <= FEW_LINES else 0.06
-    anchor = "y" if len(bands) == 1 else "y2"
+    anchor, _, _ = plots.panel(len(curves) - 1, len(curves))
     made = plots.layout(xaxis=plots.axis(against.title, anchor=anchor, rangemode="tozero"))
-    for row, (curve, group) in enumerate(bands.items()):
-        place, key, domain = plots.panel(row, len(bands))
-        title, factor = _scale(curve, metrics)
+    for row, (curve, title, factor, bands) in enumerate(curves):
+        place, key, domain = plots.panel(row, len(curves))
         made[key] = plots.axis(title, domain=domain, value=curve)
+        if _may_be_logarithmic(curves[row]):
+            made[key]["log"] = {"type": "log"}
         for line, label in panel.items():
-            if (band := group.get(label)) is None:
-                continue
-            i, x, name = names.index(line), band.x[against.key] / against.size, plots.plain(line)
-            if not np.isfinite(x).any():
-                continue  # it has no clock
+            if (band := bands.get(label, {}).get(against.key)) is None:
+                continue  # it has no clock, or was not evaluated
+            i, x, name = names.index(line), band.x / against.size, plots.plain(line)
             common = {"yaxis": place, "legendgroup": line, "name": name}
             if (band.high > band.low).any():
                 area = plots.band(x, factor * band.low, factor * band.high, plots.colour(i), opacity)
                 areas.append(area | common)
             hover = f"{name}<br>%{{x:.4~g}} {plots.plain(against.title)}<br>%{{y:.4~g}} {title}"
-            lines.append(plots.trace(x, factor * band.mean, hover, line=plots.line(i), **common))
-            if curve == metrics[0].key and (paper := papers.get(label)) is not None:
+            drawn = plots.trace(x, factor * band.mean, hover, line=plots.line(i), **common)
+            if window and drawn["mode"] == "lines":
+                drawn["smooth"] = {"y": plots.numbers(smoothed(np.array(drawn["y"], np.float64), window))}
+            lines.append(drawn)
+            if row == 0 and (paper := papers.get(label)) is not None:
                 marker = {"symbol": "diamond-open", "size": 11, "color": plots.colour(i)}
                 marker |= {"line": {"width": 2}}
                 hover = f"{name}: the paper reports {paper:g} %"
@@ -177,24 +224,20 @@ def _view(
     return {"data": areas + lines, "layout": made}
 
 
-def _switches(views: Sequence[Plot], bands: Bands, metrics: Sequence[Metric]) -> dict[str, str]:
-    """Add averaged lines and logarithmic axes to the views; return the names of their switches."""
-    switches = {}
-    longest = max(len(band.mean) for group in bands.values() for band in group.values())
+def _switches(curves: Sequence[Curve]) -> tuple[dict[str, str], int]:
+    """Return the switches to averaged lines and logarithmic axes, and how many points to average."""
+    switches, window = {}, 0
+    longest = max(len(band.mean) for curve in curves for band in curve.every)
     if longest >= MIN_SMOOTHED:
         window = max(3, longest // 15) | 1  # odd: as many points before as after
         switches["smooth"] = f"Moving average of {window} points"
-        for line in (trace for view in views for trace in view["data"]):
-            if line["mode"] == "lines" and "fill" not in line:
-                line["smooth"] = {"y": plots.numbers(smoothed(np.array(line["y"], np.float64), window))}
-    logarithmic: list[str] = []
-    for row, (curve, group) in enumerate(bands.items()):
-        title, factor = _scale(curve, metrics)
-        if factor == 1 and all(bool((band.low > 0).all()) for band in group.values()):
-            logarithmic.append(title)
-            for view in views:
-                view["layout"][plots.panel(row, len(bands))[1]]["log"] = {"type": "log"}
-    return switches | ({"log": f"Logarithmic {listed(logarithmic)}"} if logarithmic else {})
+    if logarithmic := [curve.title for curve in curves if _may_be_logarithmic(curve)]:
+        switches["log"] = f"Logarithmic {listed(logarithmic)}"
+    return switches, window
+
+
+def _may_be_logarithmic(curve: Curve) -> bool:
+    return curve.factor == 1 and all(bool((band.low > 0).all()) for band in curve.every)
 
 
 def smoothed(values: Numbers, window: int) -> Numbers:
@@ -205,25 +248,20 @@ def smoothed(values: Numbers, window: int) -> Numbers:
     return averages
 
 
-def _scale(curve: str, metrics: Sequence[Metric]) -> tuple[str, float]:
-    """Return the title of a curve's axis, and the factor to its unit, 100 for shares."""
-    return next((plots.unit(metric) for metric in metrics if metric.key == curve), ("loss", 1.0))
-
-
-def _table(bands: Bands, metrics: Sequence[Metric]) -> Table:
+def _table(curves: Sequence[Curve]) -> Table:
     columns = [
-        (*_scale(curve, metrics), label, band)
-        for curve, group in bands.items()
-        for label, band in [*group.items()][: plots.MAX_LINES]
+        (curve, label, bands["rounds"])
+        for curve in curves
+        for label, bands in [*curve.bands.items()][: plots.MAX_LINES]
     ]
-    longest = max((band for *_, band in columns), key=lambda band: len(band.mean)).x["rounds"]
+    longest = max((band.x for *_, band in columns), key=len)
     rows = []
     for t in longest[plots.thinned(len(longest), TABLE_ROWS)]:
         row = [f"{t:.0f}"]
-        for _, factor, _, band in columns:
-            i = int(np.abs(band.x["rounds"] - t).argmin())
+        for curve, _, band in columns:
+            i = int(np.abs(band.x - t).argmin())
             value = float(band.mean[i])
-            text = plots.percent(value) if factor == 100 else f"{value:.4f}"
-            row.append(text if abs(band.x["rounds"][i] - t) < 1 else "")
+            text = plots.percent(value) if curve.factor == 100 else f"{value:.4f}"
+            row.append(text if abs(band.x[i] - t) < 1 else "")
         rows.append(row)
-    return Table(["round", *(f"{title}: {label}" for title, _, label, _ in columns)], rows)
+    return Table(["round", *(f"{curve.title}: {label}" for curve, label, _ in columns)], rows)

@@ -9,6 +9,7 @@ from typing import Literal, NamedTuple
 
 from fedtide.base.errors import SettingsError
 from fedtide.engine.run_folder import slug
+from fedtide.report.curves import VALUES
 from fedtide.report.plots import Figure, Plot, Toggle, panels_of
 
 AXES = {"rounds": ("rounds",), "uploads": ("uploads",), "bytes": ("megabytes",), "time": ("seconds", "time")}
@@ -70,21 +71,30 @@ def require_matplotlib() -> None:
 
 
 def drawings(figures: Sequence[Figure], x: str) -> Iterator[Drawing]:
-    """Yield what to draw: each panel, and the curves of all settings side by side."""
+    """Yield what to draw: each panel, and curves of all settings side by side before those of each."""
     for figure in figures:
+        found: dict[str, dict[tuple[str, ...], Drawing]] = {}
         chosen = [_options(toggle, figure, x) for toggle in figure.choices]
-        views = {keys: figure.views["|".join(keys)] for keys in itertools.product(*chosen)}
-        panels = panels_of(next(iter(views.values())))
-        for shown in [[panel] for panel in panels] if figure.name in APART else [[*panels]]:
-            own = panels[shown[0]]
-            title = own.get("value", own["title"]["text"]).partition(",")[0].replace("<br>", " ")
-            part = [title] if figure.name in APART else []
-            named = {_names(figure, chosen, keys): view for keys, view in views.items()}
-            if figure.name == "curves" and len(named) > 1:
-                together = {" · ".join(names): view for names, view in named.items()}
-                yield Drawing(slug([figure.name, *part], 100), figure, together, shown)
-            for names, view in named.items():
-                yield Drawing(slug([figure.name, *part, *names], 100), figure, {"": view}, shown)
+        for keys in itertools.product(*chosen):
+            view, names = figure.views["|".join(keys)], _names(figure, chosen, keys)
+            for part, panels in _parts(figure, view):
+                name = slug([figure.name, part, *names], 100) if part else slug([figure.name, *names], 100)
+                found.setdefault(part, {})[names] = Drawing(name, figure, {"": view}, panels)
+        for part, several in found.items():
+            if figure.name == "curves" and len(several) > 1:
+                views = {" · ".join(names): own.views[""] for names, own in several.items()}
+                panels = next(iter(several.values())).panels
+                yield Drawing(slug([figure.name, part], 100), figure, views, panels)
+            yield from several.values()
+
+
+def _parts(figure: Figure, view: Plot) -> list[tuple[str, Sequence[str]]]:
+    """Return the names and the panels of what is drawn apart."""
+    panels = panels_of(view)
+    if figure.name not in APART:
+        return [("", [*panels])]
+    titles = {panel: own.get("value", own["title"]["text"]) for panel, own in panels.items()}
+    return [(title.partition(",")[0].replace("<br>", " "), [panel]) for panel, title in titles.items()]
 
 
 def _options(toggle: Toggle, figure: Figure, x: str) -> list[str]:
@@ -101,4 +111,5 @@ def _options(toggle: Toggle, figure: Figure, x: str) -> list[str]:
 def _names(figure: Figure, chosen: Sequence[Sequence[str]], keys: Sequence[str]) -> tuple[str, ...]:
     """Return the names of the options that tell a view from the others; of several runs, the first one's."""
     toggles = zip(figure.choices, chosen, keys, strict=True)
-    return tuple(toggle.options[key].partition(", ")[0] for toggle, of, key in toggles if len(of) > 1)
+    telling = [(toggle, key) for toggle, of, key in toggles if len(of) > 1 and toggle.name != VALUES]
+    return tuple(toggle.options[key].partition(", ")[0] for toggle, key in telling)
