@@ -265,8 +265,6 @@ class _Untyped(Option):
 
 def _name(spec: Spec) -> str:
     """Return the name of a metric: the last word of the function's, and the values of its options."""
-    own = spec.name.rpartition(".")[2]
-    if spec.name.startswith("python."):  # an object, whose name has digits of its content
-        own = own.rpartition("_")[0]
+    own = dotted.shown(spec.name).rpartition(".")[2]
     values = (value for key, value in spec.options.items() if key != "better")
     return "_".join(re.sub(r"[^\w.]+", "_", text) for text in (own, *values))
