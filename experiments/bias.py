@@ -23,7 +23,7 @@ import numpy as np
 from matplotlib import pyplot
 from numpy.typing import NDArray
 
-from clients.simulated.evaluation import mean_scores
+from clients.simulated.evaluation import part_scores
 from fedtide.config import Settings
 from fedtide.config.grid import cells
 from fedtide.engine.run import simulate
@@ -47,7 +47,7 @@ def accuracies(settings: Settings) -> NDArray[np.float64]:
     """Train; return the accuracy on each client's own held-out examples, NaN for a client without."""
     experiment, *_ = simulate(Plan.of(settings))
     holdouts = [experiment.data.holdout(np.array([client])) for client in range(settings.num_clients)]
-    return mean_scores(experiment.evaluator.model, holdouts)
+    return part_scores(experiment.evaluator.model, holdouts).means
 
 
 def main() -> None:

@@ -55,7 +55,8 @@ def test_flwr_run_gives_the_same_result_as_sim(shared_flower: dict[str, str], tm
         "departures": "0=5",
     }
     events |= {"num-clients": 5, "clients-per-round": 4, "num-rounds": 20, "local-steps": 6}
-    events |= {"stop-at": "accuracy=0.39"}  # which ends it in round 9
+    events |= {"stop-at": "accuracy=0.39"}  # which ends it before its last round
+    events |= {"evaluate-clients": 4}
     events |= {"metrics": ",".join(specs for specs in SPECS if "." not in specs)}
     runs = {"changing": {**changing, "cpus": 1}, "memory": memory, "events": events}
     started = [run | {"run-dir": str(tmp_path / f"{key}-flower")} for key, run in runs.items()]
@@ -86,7 +87,16 @@ def test_flwr_run_gives_the_same_result_as_sim(shared_flower: dict[str, str], tm
     assert "client_mean_absolute_error" in here[-1]
 
     here, (there, _) = records["events"], outcome(tmp_path / "events-flower")
-    for key in ("begin", "virtual_seconds", "device_seconds", "replied", "dropped", "withdrawn", "late"):
+    for key in (
+        "begin",
+        "virtual_seconds",
+        "device_seconds",
+        "replied",
+        "dropped",
+        "withdrawn",
+        "late",
+        "groups",
+    ):
         assert [r.get(key) for r in there] == [r.get(key) for r in here], key
     assert all(any(r.get(key) for r in here) for key in ("late", "dropped", "incomplete"))
     ends = [summary_of(tmp_path / f"events{kind}") for kind in ("", "-flower")]

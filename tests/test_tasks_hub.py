@@ -271,3 +271,21 @@ def test_the_name_needs_no_key() -> None:
         bind("partition", PARTITIONS, "dirichlet:0.5")
     with pytest.raises(ValueError, match="'b' at character 8 is not key=value"):
         bind("task", TASKS, "hf:x=1,b")
+
+
+def test_clients_have_groups(tmp_path: Path) -> None:
+    """Of the clients that the seed draws; the column is no feature."""
+    client = np.arange(N) % 6
+    columns = {
+        "x": NUMBER,
+        "label": np.arange(N) % 2,
+        "client": client,
+        "ward": [f"w{k % 2}" for k in client],
+    }
+    datasets.Dataset.from_dict(columns).save_to_disk(tmp_path / "wards")
+    task = f"hf:{tmp_path / 'wards'},client=client,group=ward"
+    data: Any = Federation.of(Settings(task=task, num_clients=4)).data
+    assert data.client_groups == tuple(f"w{int(name) % 2}" for name in data.client_names)
+    assert data.input_shape == (1,)
+    with pytest.raises(ValueError, match="group=ward is a group of clients: add client=COLUMN"):
+        Federation.of(Settings(task=task.replace("client=client,", ""), partition="iid", num_clients=4)).data

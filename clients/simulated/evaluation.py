@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import threading
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
@@ -18,16 +18,12 @@ from clients.gradients.flat import FlatModel, as_tensor, one_thread, own_draws
 from fedtide.base.errors import SettingsError, described, own_places
 from fedtide.base.fingerprint import fingerprint
 from fedtide.tasks import Examples, FederatedData, are_classes, blank, some_examples
-from fedtide.tasks.metrics import View, view_of
+from fedtide.tasks.metrics import View, Views, view_of
 
 BATCH = 250
 MAX_THREADS = 16  # each holds the activations of a batch
 SIMILAR = 1e-3  # a relative, and an absolute difference, of what GPUs compute twice
 WORTH_COPIES = 0.02  # seconds of work, for which several threads get copies of the model
-
-
-Views = Mapping[View, NDArray[Any]]
-"""What metrics get of all examples, see `fedtide.tasks.metrics`."""
 
 
 class _Batch(NamedTuple):
@@ -52,8 +48,7 @@ def evaluate_with_views(
         raise SettingsError("there are no examples to evaluate on")
     batches = _by_batch(model, examples, needed)
     loss, score = sum(b.total for b in batches), sum(float(b.scores.sum()) for b in batches)
-    views = {view: np.concatenate([batch.views[view] for batch in batches]) for view in needed}
-    return loss / n, score / n, views
+    return loss / n, score / n, _joined(batches, needed)
 
 
 def check_outputs(model: FlatModel, data: FederatedData) -> None:
@@ -137,18 +132,41 @@ def _is_own(part: nn.Module) -> bool:
     return type(part).__module__.partition(".")[0] not in ("torch", "torchvision")
 
 
-def mean_scores(model: FlatModel, parts: Sequence[Examples]) -> NDArray[np.float64]:
-    """Return the mean score of the model with its current weights on each part, NaN on an empty one."""
+class PartScores(NamedTuple):
+    """Scores of the examples of several parts, all in one order, and what metrics get of them."""
+
+    counts: NDArray[np.int64]  # examples of each part, shape (P,)
+    scores: NDArray[np.float64]  # shape (n,)
+    targets: NDArray[Any]
+    views: Views
+
+    @property
+    def owners(self) -> NDArray[np.intp]:
+        """The part of each example, shape (n,)."""
+        return np.repeat(np.arange(len(self.counts)), self.counts)
+
+    @property
+    def means(self) -> NDArray[np.float64]:
+        """The mean score of each part, NaN of an empty one."""
+        totals = np.bincount(self.owners, self.scores, minlength=len(self.counts))
+        means = np.full(len(self.counts), np.nan)
+        np.divide(totals, self.counts, out=means, where=self.counts > 0)
+        return means
+
+
+def part_scores(model: FlatModel, parts: Sequence[Examples], needed: Collection[View] = ()) -> PartScores:
+    """Evaluate the model with its current weights on several parts, some of which may be empty."""
     counts = np.array([len(targets) for _, targets in parts], np.int64)
-    totals: NDArray[Any] = np.zeros(len(parts))
-    if counts.any():
-        x, targets = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
-        scores = torch.cat([batch.scores for batch in _by_batch(model, (x, targets))])
-        owner = np.repeat(np.arange(len(parts)), counts)
-        totals = np.bincount(owner, scores.double().cpu().numpy(), minlength=len(parts))
-    means = np.full(len(parts), np.nan)
-    np.divide(totals, counts, out=means, where=counts > 0)
-    return means
+    if not counts.any():
+        return PartScores(counts, np.empty(0), np.empty(0), {})
+    x, targets = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+    batches = _by_batch(model, (x, targets), needed)
+    scores = torch.cat([batch.scores for batch in batches]).double().cpu().numpy()
+    return PartScores(counts, scores, targets, _joined(batches, needed))
+
+
+def _joined(batches: Sequence[_Batch], needed: Collection[View]) -> Views:
+    return {view: np.concatenate([batch.views[view] for batch in batches]) for view in needed}
 
 
 def _by_batch(model: FlatModel, examples: Examples, needed: Collection[View] = ()) -> list[_Batch]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 from fedtide.base.files import parse_json, read_text, replacing
 from fedtide.engine.run_files import MAX_LINE
@@ -28,6 +29,10 @@ class ClientNumbers:
     scores: list[float | None]  # of the final global weights; None without such examples; may be empty
     scores_on: str  # which examples, in words
     notes: list[str]  # sentences for the reader, for example about a sample
+    spread: dict[str, float | None] = field(
+        default_factory=dict
+    )  # of the scores, see `fedtide.engine.groups`
+    groups: dict[str, dict[str, Any]] = field(default_factory=dict)  # of clients, on held-out examples only
 
 
 def read_numbers(path: Path) -> ClientNumbers | None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from contextlib import suppress
 from typing import Any
 from zipfile import BadZipFile
 
@@ -11,22 +12,26 @@ from numpy.typing import NDArray
 from torch import nn
 
 from clients.gradients.flat import FlatModel
-from clients.simulated.evaluation import mean_scores
+from clients.simulated.evaluation import PartScores, part_scores
 from fedtide.base.files import read_arrays
 from fedtide.config import Settings
 from fedtide.engine.client_numbers import SAMPLE, ClientNumbers, keep_numbers, read_numbers
 from fedtide.engine.experiment import Experiment
+from fedtide.engine.groups import TimesActive, group_numbers, groups_of, spread
 from fedtide.engine.observers import Record
 from fedtide.engine.read_run import Run
 from fedtide.engine.run import Outcome
+from fedtide.engine.run_folder import finite
 from fedtide.engine.update_shares import check_replayable, update_shares
 from fedtide.federation import Federation
 from fedtide.plan import Plan
 from fedtide.tasks import Examples, FederatedData
+from fedtide.tasks.metrics import View
 from traces import Trace
 
 MAX_EXAMPLES = 20_000  # that the scores are computed on
 MAX_UPDATES = 20_000  # client updates that are replayed: a thousand take about 0.1 seconds
+HELD_OUT = "its held-out examples"
 MIN_UPDATES = 10  # that a round takes as long as, which in event time may have one
 
 
@@ -73,7 +78,7 @@ def compute_numbers(
     """Compute the numbers of all clients, or of a sample of them that is always the same.
 
     `module` may have any weights; `arrays` are the final ones, one per tensor. Without a plan, one is made:
-    if that is impossible, the shares of the updates alone are missing.
+    if that is impossible, the shares of the updates and further metrics of groups are missing.
     """
     n, notes = settings.num_clients, []
     clients = np.arange(n)
@@ -81,14 +86,21 @@ def compute_numbers(
         clients = np.sort(np.random.default_rng([*b"report-clients"]).permutation(n)[:SAMPLE])
         notes.append(f"A sample of {SAMPLE:,} of the {n:,} clients is shown.")
     rounds = [record for record in records if record["round"] > 0]
+    if plan is None:
+        with suppress(ValueError):  # `_shares` says why
+            plan = Plan.of(settings)
     shares, limits = _shares(settings, plan, len(rounds), data.sizes, trace, clients)
     notes += limits
     weights = np.concatenate([np.ravel(a) for a in arrays])
     model, metric = FlatModel(module, "cpu", data.criterion), data.criterion.metric
-    found, scores_on, note = _scores(model, weights, data, clients)
-    counts = np.zeros(n, np.int64)
+    functions = plan.functions if plan else ()
+    found, scores_on, note = _scores(model, weights, data, clients, {each.view for each in functions})
+    active = TimesActive(n)
     for record in rounds:
-        counts[[k for k in record.get("active", []) if isinstance(k, int) and 0 <= k < n]] += 1
+        active.round(record)
+    counts, means = active.counts, found.means
+    held_out = scores_on == HELD_OUT
+    groups = groups_of(data, counts) if held_out else {}
     return ClientNumbers(
         clients=clients.tolist(),
         examples=data.sizes[clients].tolist(),
@@ -97,9 +109,11 @@ def compute_numbers(
         update_shares=[] if shares is None else _rounded(shares),
         metric=metric.title,
         is_share=metric.is_share,
-        scores=[None if np.isnan(score) else round(float(score), 6) for score in found],
+        scores=[None if np.isnan(score) else round(float(score), 6) for score in means],
         scores_on=scores_on,
         notes=notes + note,
+        spread=finite(spread(means[found.counts > 0], metric.higher_is_better)),
+        groups=finite(group_numbers(groups, found, clients, data, functions)),
     )
 
 
@@ -134,10 +148,14 @@ def _shares(
 
 
 def _scores(
-    model: FlatModel, weights: NDArray[Any], data: FederatedData, clients: NDArray[np.intp]
-) -> tuple[NDArray[np.float64], str, list[str]]:
-    """Return the mean score on each client's own examples, their name, and a note if they are a part."""
-    own, name = data.holdout, "its held-out examples"
+    model: FlatModel,
+    weights: NDArray[Any],
+    data: FederatedData,
+    clients: NDArray[np.intp],
+    needed: Collection[View],
+) -> tuple[PartScores, str, list[str]]:
+    """Return the scores of each client's own examples, their name, and a note if they are a part."""
+    own, name = data.holdout, HELD_OUT
     try:
         own(clients[:1])
     except ValueError:
@@ -148,7 +166,7 @@ def _scores(
     parts = [(x[:most], targets[:most]) for x, targets in parts]
     model.load(weights)
     note = f"{data.criterion.metric.title.capitalize()} is on the first {most} examples of each client."
-    return mean_scores(model, parts), name, [note] if cut else []
+    return part_scores(model, parts, needed), name, [note] if cut else []
 
 
 def _rounded(values: NDArray[np.float64]) -> list[float]:

@@ -13,13 +13,14 @@ from numpy.typing import NDArray
 from torch import nn
 
 from clients.gradients.flat import FlatModel
-from clients.simulated.evaluation import Views, evaluate_with_views, mean_scores
+from clients.simulated.evaluation import evaluate_with_views, part_scores
 from fedtide.base.contract import metrics
-from fedtide.base.errors import SettingsError, described, own_places
+from fedtide.base.errors import SettingsError
 from fedtide.config import Settings
+from fedtide.engine.groups import TimesActive, group_numbers, groups_of, reason_of, spread, values_of
 from fedtide.engine.memory_check import check_metrics
 from fedtide.tasks import Examples, FederatedData
-from fedtide.tasks.metrics import MetricFunction, UndefinedMetricError, View, targets_of, view_of
+from fedtide.tasks.metrics import MetricFunction, UndefinedMetricError, View, Views, targets_of, view_of
 from strategies import Roster
 
 LIMIT = 1_000_000  # examples that the training loss is computed on
@@ -46,6 +47,7 @@ class GlobalEvaluator:
         functions: Sequence[MetricFunction] = (),
     ) -> None:
         self.settings, self.data, self.roster, self.functions = settings, data, roster, functions
+        self.times_active = TimesActive(len(data.sizes))
         self.say: Callable[[str], object] = lambda line: None
         self._undefined: set[str] = set()  # metrics of which it was said
         device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -61,23 +63,29 @@ class GlobalEvaluator:
         examples = self._test_examples()
         needed = {function.view for function in self.functions}
         loss, score, views = self._score(examples, needed)
-        measured: dict[str, Scalar] = {self.metric.name: score, **self._counts}
+        measured: dict[str, Any] = {self.metric.name: score, **self._counts}
         measured |= self._measured(server_round, examples[1], views)
         if self.settings.train_loss:
             measured[metrics.TRAIN_LOSS] = self.train_loss(arrays)
         every, last = self.settings.evaluate_clients, self.settings.num_rounds
         if every and (server_round % every == 0 or server_round == last):
-            found = self.by_client(np.flatnonzero(self.roster.member))
-            if len(found):
-                worst, tenth = (0, 10) if self.metric.higher_is_better else (100, 90)
-                measured[metrics.WORST_CLIENT + self.metric.name] = float(np.percentile(found, worst))
-                measured[metrics.TENTH_PERCENTILE + self.metric.name] = float(np.percentile(found, tenth))
+            measured |= self._of_members(server_round, needed)
         return loss, measured
 
-    def by_client(self, clients: NDArray[np.intp]) -> NDArray[np.float64]:
-        """Mean score of the loaded weights on the held-out examples of each client that has any."""
-        parts = self._holdouts(clients)
-        return mean_scores(self.model, parts)[[len(targets) > 0 for _, targets in parts]]
+    def _of_members(self, server_round: int, needed: Collection[View]) -> dict[str, Any]:
+        """Return the numbers of the members' held-out examples, by client and by group of clients."""
+        members = np.flatnonzero(self.roster.member)
+        found = part_scores(self.model, self._holdouts(members), needed)
+        if not found.counts.any():
+            return {}
+        of_clients = spread(found.means[found.counts > 0], self.metric.higher_is_better)
+        now = self.roster.accepted == server_round if server_round else False  # not in the counts yet
+        groups = groups_of(self.data, self.times_active.counts + now)
+        return {
+            metrics.WORST_CLIENT + self.metric.name: of_clients["worst"],
+            metrics.TENTH_PERCENTILE + self.metric.name: of_clients["tenth_percentile"],
+            metrics.GROUPS: group_numbers(groups, found, members, self.data, self.functions),
+        }
 
     def check_metrics(self) -> str:
         """Try the further metrics; return a line on the memory that they take, if it is much.
@@ -105,7 +113,7 @@ class GlobalEvaluator:
             except UndefinedMetricError:
                 continue  # of these predictions, perhaps of no others
             except Exception as error:
-                raise SettingsError(f"metrics {function.spec}: {_reason(error)}") from None
+                raise SettingsError(f"metrics {function.spec}: {reason_of(error)}") from None
         return room
 
     def state_dict(self, arrays: list[NDArray[Any]]) -> dict[str, torch.Tensor]:
@@ -140,20 +148,15 @@ class GlobalEvaluator:
         return evaluate_with_views(self.model, examples, needed)
 
     def _measured(self, server_round: int, targets: NDArray[Any], views: Views) -> dict[str, Scalar]:
-        """Return the further metrics; NaN where one has no value, as all of a model that has diverged."""
-        found: dict[str, Scalar] = {function.metric.name: math.nan for function in self.functions}
-        if not views or not all(np.isfinite(view).all() for view in views.values()):
-            return found
+        """Return the further metrics, and say of which there are none."""
+
+        def undefined(key: str, reason: str) -> None:
+            if key not in self._undefined:
+                self._undefined.add(key)
+                self.say(f"{key} has no value in round {server_round}: {reason}")
+
         true = targets_of(self.data.criterion, targets)
-        for function in self.functions:
-            name = function.metric.name
-            try:
-                found[name] = function.value(true, views[function.view], self.data.num_outputs)
-            except Exception as error:  # the run goes on: training does not depend on it
-                if name not in self._undefined:
-                    self._undefined.add(name)
-                    self.say(f"{name} has no value in round {server_round}: {_reason(error)}")
-        return found
+        return values_of(self.functions, true, views, self.data.num_outputs, undefined)
 
     def _test_examples(self) -> Examples:
         """Return the present test set, and note its size in `_counts`."""
@@ -187,8 +190,3 @@ class GlobalEvaluator:
 
     def _holdouts(self, clients: NDArray[np.intp]) -> list[Examples]:
         return [self.data.holdout(np.array([client])) for client in clients.tolist()]
-
-
-def _reason(error: Exception) -> str:
-    """Return why a metric has no value, and where in the user's own code that is said."""
-    return " ".join(map(str, (described(error), *own_places(error)[-1:])))

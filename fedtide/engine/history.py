@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtide.engine.observers import Record
+from fedtide.engine.records import group_values
 
 Numbers = NDArray[np.float64]
 
@@ -64,6 +65,8 @@ class History:
             for key, value in record.items():
                 if type(value) in (int, float):
                     numbers[key].put(row, value)
+            for key, value in group_values(record).items():
+                numbers[key].put(row, math.nan if value is None else value)
             for phase, taken in (record.get("seconds") or {}).items():
                 seconds[phase].put(row, taken or 0)
             for reason, count in Counter(map(_plain, (record.get("failed") or {}).values())).items():

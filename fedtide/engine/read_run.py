@@ -22,7 +22,7 @@ from fedtide.config import Settings
 from fedtide.config.settings import RECORDED
 from fedtide.engine.history import History
 from fedtide.engine.observers import Record
-from fedtide.engine.records import metrics_in
+from fedtide.engine.records import group_values, metrics_in
 from fedtide.engine.run_files import MAX_LINE, NAMES, read_config, read_summary, records_in, weights_file
 from fedtide.federation import Federation, ModelEnds
 from fedtide.tasks import ACCURACY, Metric
@@ -83,12 +83,13 @@ class Run:
 
     @property
     def metrics(self) -> pandas.DataFrame:
-        """A row per round; the seconds of phases have names such as `seconds.train`."""
+        """A row per round; seconds of phases and groups of clients have names such as `seconds.train`."""
         import pandas
 
         rows = [
-            {key: value for key, value in record.items() if key != "seconds"}
+            {key: value for key, value in record.items() if key not in ("seconds", "groups")}
             | {f"seconds.{phase}": taken for phase, taken in (record.get("seconds") or {}).items()}
+            | group_values(record)
             for record in self.records
         ]
         return pandas.DataFrame(rows).set_index("round")

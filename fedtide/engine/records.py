@@ -24,6 +24,16 @@ def parse_record(line: bytes) -> Record:
     return record
 
 
+def group_values(record: Record, separator: str = ".") -> dict[str, float | None]:
+    """Return the numbers of groups of clients in a record, by names such as `groups.group.north.accuracy`."""
+    return {
+        separator.join(("groups", kind, name, key)): value
+        for kind, of_kind in (record.get("groups") or {}).items()
+        for name, group in of_kind.items()
+        for key, value in group.items()
+    }
+
+
 def is_number(value: Any) -> bool:
     """Whether a value is a number, which True is not."""
     return type(value) in (int, float)
@@ -59,6 +69,12 @@ def _has_numbers(value: Any) -> bool:
     return isinstance(value, dict) and all(item is None or is_number(item) for item in value.values())
 
 
+def _are_groups(value: Any) -> bool:
+    return isinstance(value, dict) and all(
+        isinstance(of_kind, dict) and all(map(_has_numbers, of_kind.values())) for of_kind in value.values()
+    )
+
+
 def _are_numbers(value: Any, count: int) -> bool:
     return isinstance(value, list) and len(value) == count and all(map(is_number, value))
 
@@ -72,5 +88,6 @@ _KINDS: list[tuple[tuple[str, ...], str, Callable[[Any], bool]]] = [
     (("withdrawn",), "a list of tasks", _list_of(lambda task: _are_numbers(task, 2))),
     (("failed",), "an object", lambda value: isinstance(value, dict)),
     (("seconds",), "an object of numbers", _has_numbers),
+    (("groups",), "an object of groups", _are_groups),
     (("events", "late"), "a list of objects", _list_of(lambda event: isinstance(event, dict))),
 ]

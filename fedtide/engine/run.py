@@ -124,7 +124,8 @@ def drive(
             run = LoggedRun(folder.path.name, folder.path, folder.path.parent, after=before.round)
             rule = StoppingRule(settings, experiment.metrics, before.seconds)
             keeping = KeptWeights(folder, settings.keep_weights, lambda: model(server.parameters))
-            observers = [state, rule, folder, *watch(run), keeping, checkpoints]
+            counting = experiment.evaluator.times_active
+            observers = [state, rule, counting, folder, *watch(run), keeping, checkpoints]
             for record in records_in(folder.path):
                 for observer in observers:
                     observer.recall(record)

@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 
 from fedtide.config import Settings
 from fedtide.engine.observers import LoggedRun, Observer, Record
+from fedtide.engine.records import group_values
 
 # Counts of clients; in a record they are numbers, or the clients themselves.
 CLIENTS = ("selected", "active", "incomplete", "failed", "late", "at_work", "offline")
@@ -30,7 +31,8 @@ class Logger(Observer):
 def scalars(record: Record) -> dict[str, float]:
     """Return the numbers of a round by name.
 
-    Counts of clients are `clients/active` and so on, seconds by phase `seconds/train` and so on.
+    Counts of clients are `clients/active` and so on, seconds by phase `seconds/train`, and numbers of groups
+    of clients `groups/participation/never took part/accuracy`.
     """
     found: dict[str, float] = {}
     for key, value in record.items():
@@ -38,6 +40,9 @@ def scalars(record: Record) -> dict[str, float]:
             found[f"clients/{key}"] = float(value if isinstance(value, int) else len(value))
         elif key == "seconds":
             found |= {f"seconds/{phase}": float(seconds) for phase, seconds in value.items()}
+        elif key == "groups":
+            groups = group_values(record, "/").items()
+            found |= {name: float(number) for name, number in groups if number is not None}
         elif key == "steps":
             found["local_steps"] = float(sum(steps for steps in value if steps))
         elif key != "round" and _is_number(value):

@@ -32,6 +32,7 @@ from fedtide.report.bias import client_figure
 from fedtide.report.curves import curves_figure
 from fedtide.report.event_time import TimedRun, tasks_of
 from fedtide.report.event_time_figures import gantt_figure, lag_figure
+from fedtide.report.groups import groups_figures, groups_tables
 from fedtide.report.page import Page
 from fedtide.report.participation import Participation, of_run
 from fedtide.report.participation_figure import participation_figure
@@ -132,7 +133,10 @@ def page_of(subject: Subject, compute: bool = True, trace: Trace | None = None) 
         warnings=page.problems(subject),
         facts=[] if subject.is_comparison else page.facts(subject.runs[0].run),
         results=page.results(rows, subject, said) if rows else None,
-        text_tables=[("Costs to target", costs)] if subject.is_comparison and costs.rows else [],
+        text_tables=[
+            *([("Costs to target", costs)] if subject.is_comparison and costs.rows else []),
+            *groups_tables(numbers, subject.metrics),
+        ],
         figures=figures,
         absent=[("Bias", " ".join(missing))] if missing and not has_bias else [],
         settings=page.settings_tables([run for _, run in subject.runs]),
@@ -163,6 +167,7 @@ def _figures(
         lag_figure(timed, [*runs], seed),
         participation_figure(participations, [*seed, *(some if len(runs) > MAX_RUNS else [])]),
         client_figure(numbers, missing, {label: run.client_names for label, run in firsts.items()}),
+        *groups_figures(runs, subject.metrics),
         event_figure(firsts, seed),
         phase_figure({label: [run.history for run in of] for label, of in runs.items()}),
     ]

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from fedtide.base.errors import SettingsError
 from fedtide.tasks.criteria import CROSS_ENTROPY, Criterion, SquaredError
 from fedtide.tasks.data import Examples, are_classes, test_rows
-from fedtide.tasks.dataset import Dataset, DividedTask, Owners, default_partition, distinct
+from fedtide.tasks.dataset import Dataset, DividedTask, Groups, Owners, default_partition, distinct
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,7 @@ class Task(DividedTask):
         y: ArrayLike,
         *,
         clients: ArrayLike | None = None,
+        groups: ArrayLike | None = None,
         test: tuple[ArrayLike, ArrayLike] | None = None,
         model: str = "logistic",
         criterion: Criterion | None = None,
@@ -50,6 +51,9 @@ class Task(DividedTask):
         clients
             Whose example it is, shape (n,): a number from 0 to N - 1, or a name; clients are then numbered in
             the order of their names. Default: `partition` divides the examples.
+        groups
+            Which group of clients the example's client belongs to, such as a ward, shape (n,): whole numbers
+            or names. Evaluations of clients tell their groups apart.
         test
             Inputs and targets of the test set; default: a fifth of the examples, always the same ones.
         model
@@ -65,19 +69,22 @@ class Task(DividedTask):
         """
         inputs, targets = _array("x", x), _numbered("y", y)
         given = None if clients is None else _array("clients", clients)
-        for name, array in (("y", targets), ("clients", given)):
+        grouped = None if groups is None else _array("groups", groups)
+        if grouped is not None and given is None:
+            raise SettingsError("groups are groups of clients: give clients, too")
+        for name, array in (("y", targets), ("clients", given), ("groups", grouped)):
             shape = () if array is None else array.shape[:1] if name == "y" and criterion else array.shape
             if array is not None and shape != (len(inputs),):
                 raise SettingsError(
                     f"{name} has shape {array.shape}; {len(inputs)} inputs need ({len(inputs)},)"
                 )
         if test is not None:
-            owners = _owners(given, np.ones(len(inputs), np.bool_))
+            owners = _owners(given, grouped, np.ones(len(inputs), np.bool_))
             held_out = _array("test inputs", test[0]), _numbered("test targets", test[1])
             return cls((inputs, targets), held_out, owners, model, criterion)
         held = test_rows(len(inputs))
         train, held_out = ((inputs[rows], targets[rows]) for rows in (~held, held))
-        return cls(train, held_out, _owners(given, ~held), model, criterion)
+        return cls(train, held_out, _owners(given, grouped, ~held), model, criterion)
 
     @staticmethod
     def from_folder(path: str | os.PathLike[str], **options: Any) -> str:
@@ -124,15 +131,20 @@ def _numbered(name: str, targets: ArrayLike) -> NDArray[Any]:
     return array.astype(np.int64) if array.dtype == bool else array
 
 
-def _owners(given: NDArray[Any] | None, train: NDArray[np.bool_]) -> Owners | None:
-    """Return the owners of the training examples, given those of all examples, as numbers or names."""
+def _owners(
+    given: NDArray[Any] | None, grouped: NDArray[Any] | None, train: NDArray[np.bool_]
+) -> Owners | None:
+    """Return the owners of the training examples, and their groups, given those of all examples."""
     if given is None:
         return None
-    what = "the examples say whose they are"
+    what, groups = "the examples say whose they are", None
+    if grouped is not None:
+        values, positions = np.unique(grouped[train], return_inverse=True)
+        groups = Groups("groups", positions, values.tolist())
     if are_classes(given) and given.min(initial=0) >= 0:
-        return Owners(what, given[train], int(given.max(initial=-1)) + 1)
+        return Owners(what, given[train], int(given.max(initial=-1)) + 1, groups=groups)
     stripped = [name.strip() if isinstance(name, str) else "" for name in given.tolist()]
     if not all(stripped):
         raise SettingsError("clients must be whole numbers from 0 on, or names")
     names, clients = distinct(stripped)
-    return Owners(what, clients[train], len(names), names)
+    return Owners(what, clients[train], len(names), names, groups)

@@ -95,6 +95,7 @@ class PartitionedData:
     derive: Callable[[Examples], Examples] | None = None
     vocabulary: int = 0
     preprocessing: Preprocessing | None = None
+    client_groups: tuple[str, ...] = ()  # () where the clients have none
 
     @classmethod
     def divide(
@@ -111,6 +112,7 @@ class PartitionedData:
         derive: Callable[[Examples], Examples] | None = None,
         vocabulary: int = 0,
         preprocessing: Preprocessing | None = None,
+        client_groups: tuple[str, ...] = (),
     ) -> PartitionedData:
         """Assign each client its part, rows of `train`, and hold out a share of it, drawn by the seed."""
         totals = np.array([len(part) for part in parts], dtype=np.int64)
@@ -123,8 +125,8 @@ class PartitionedData:
         offsets = np.concatenate([[0], np.cumsum(totals)])
         test = derive(test) if derive else test
         stored = (train, test, num_outputs, order, offsets, sizes, holdout_share)
-        more = (criterion, augmentation, tuple(client_names), derive, vocabulary, preprocessing)
-        return cls(*stored, *more)
+        more = (criterion, augmentation, tuple(client_names), derive, vocabulary)
+        return cls(*stored, *more, preprocessing, client_groups)
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -159,6 +161,11 @@ class PartitionedData:
 def client_names(data: FederatedData) -> tuple[str, ...]:
     """Return the data's names of the clients, N of them; () if the clients have none."""
     return tuple(getattr(data, "client_names", ()))
+
+
+def client_groups(data: FederatedData) -> tuple[str, ...]:
+    """Return the group of each client, N texts, "" where it is not known; () if the clients have none."""
+    return tuple(getattr(data, "client_groups", ()))
 
 
 def preprocessing_of(data: FederatedData) -> Preprocessing:

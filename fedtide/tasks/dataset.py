@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from fedtide.tasks.images import Augmentation
 
 
+MAX_GROUPS = 100  # of clients
+
+
 class TaskSource(Protocol):
     """A data set that can be divided among clients.
 
@@ -67,16 +70,46 @@ class TaskSource(Protocol):
 
 
 @dataclass(frozen=True)
+class Groups:
+    """The group of each training example's client, shape (n,), as its position among `values`.
+
+    `what` begins messages and says where the groups are named.
+    """
+
+    what: str
+    positions: NDArray[np.integer]
+    values: Sequence[Any]
+
+    def of_clients(self, parts: Partition) -> tuple[str, ...]:
+        """Return the group of each client, given its rows; "" without rows.
+
+        SettingsError: a client has several, or there are too many groups.
+        """
+        if len(self.values) > MAX_GROUPS:
+            raise SettingsError(f"{self.what} has {len(self.values):,} groups; at most {MAX_GROUPS}")
+        groups = []
+        for client, rows in enumerate(parts):
+            own = [str(self.values[k]).strip() for k in np.unique(self.positions[rows]).tolist()]
+            if len(own) > 1:
+                several = ", ".join(own[:2])
+                raise SettingsError(f"{self.what}: client {client} has several groups, such as {several}")
+            groups.append("".join(own))
+        return tuple(groups)
+
+
+@dataclass(frozen=True)
 class Owners:
     """The owner of each training example, shape (n,), one of `count` clients; and their names, if any.
 
-    `what` begins messages and says where the owners are named. A client may own no training examples.
+    `what` begins messages and says where the owners are named. A client may own no training examples. The
+    `groups` are those of the clients.
     """
 
     what: str
     clients: NDArray[np.integer]
     count: int
     names: Sequence[str] = ()
+    groups: Groups | None = None
 
     def divide(self, num_clients: int, sizes: SizesFn, seed: int) -> Partition:
         """Give each client its rows; SettingsError: sizes are set, or there are more or fewer clients."""
@@ -182,16 +215,19 @@ class DividedTask(ABC):
         data = self.dataset()
         if data.owners is not None:
             parts, names = data.owners.divide(num_clients, sizes, seed), data.owners.names
+            groups = data.owners.groups.of_clients(parts) if data.owners.groups else ()
         elif partition is not None:
             parts, names = divided(data.train[1], num_clients, partition, sizes, seed), ()
+            groups = ()
         else:
             raise SettingsError(
                 f"task {self.name}: the data are not divided among the clients; "
                 f"name a partition such as {self.default_partition}"
             )
         stored = (data.train, data.test, data.num_outputs, parts, holdout, seed)
+        known = (data.criterion, data.augmentation, names)
         done = data.preprocessing
-        return PartitionedData.divide(*stored, data.criterion, data.augmentation, names, preprocessing=done)
+        return PartitionedData.divide(*stored, *known, preprocessing=done, client_groups=groups)
 
 
 @dataclass(frozen=True)

@@ -63,7 +63,8 @@ class Hub(Checked):
         The column with images, all grey or the first one in colour, of 8 or 16 bits, which are scaled to
         0..1 and standardised; or with texts.
     features
-        Columns of a table, with `+` between them; default: all but the label and the client.
+        Columns of a table, with `+` between them; default: all but the label, the client and the
+        group.
     label
         The column to predict.
     kind
@@ -71,6 +72,8 @@ class Hub(Checked):
         are numbers, and the mean absolute error is reported in their unit.
     client
         The column that says whose example it is. Without one, the rows are divided by a partition.
+    group
+        The column that says which group of clients each client belongs to, such as a ward; no feature.
     size
         Height and width to which images are resized; 0: all have the same.
     augment
@@ -95,6 +98,7 @@ class Hub(Checked):
     label: str = "label"
     kind: Kind = "classification"
     client: str = ""
+    group: str = ""
     size: CountOrZero = 0
     augment: Augment = "none"
     tokens: TokenKind = "words"
@@ -125,6 +129,9 @@ class Hub(Checked):
         train, columns = table.train, [*table.columns]
         targets, target = table.targets("label", self.label, self.kind)
         owners = table.take("client", self.client).distinct() if self.client else None
+        groups = table.groups(self.group)
+        if groups and not self.client:
+            raise SettingsError(f"task hf: group={self.group} is a group of clients: add client=COLUMN")
         x, derive, vocabulary, features = self._inputs(table)
         pixels = derive if isinstance(derive, Pixels) else None
         preprocessing, num_outputs, criterion = prepared(target, features, columns, pixels)
@@ -137,7 +144,8 @@ class Hub(Checked):
         changes = augmentation(self.augment, pixels.black) if pixels else None
         known, held = (x[train], targets[train]), (x[~train], targets[~train])
         own = (num_outputs, parts, holdout, seed, criterion, changes, names, derive, vocabulary)
-        return PartitionedData.divide(known, held, *own, preprocessing)
+        of_clients = groups.of_clients(parts) if groups else ()
+        return PartitionedData.divide(known, held, *own, preprocessing, of_clients)
 
     def _of_owners(
         self, values: list[Any], owners: NDArray[np.intp], num_clients: int, sizes: SizesFn, seed: int

@@ -29,6 +29,9 @@ from fedtide.tasks.criteria import Criterion, Metric
 if TYPE_CHECKING:
     from torch import Tensor
 
+Views = Mapping["View", NDArray[Any]]
+"""What metrics get beside the targets, of all examples."""
+
 KIND = "metrics"  # the setting, and what dotted names stand for
 View = Literal["labels", "probabilities", "outputs", "preds"]
 """What a metric gets beside the targets; `preds` are probabilities, or predicted numbers, as tensors."""

@@ -30,7 +30,7 @@ from fedtide.base.tables import read_table
 from fedtide.base.wording import plain
 from fedtide.tasks.criteria import CROSS_ENTROPY, Criterion, SquaredError
 from fedtide.tasks.data import test_rows
-from fedtide.tasks.dataset import Dataset, DividedTask, Owners, default_partition, distinct
+from fedtide.tasks.dataset import Dataset, DividedTask, Groups, Owners, default_partition, distinct
 
 MAX_CLASSES = 1000
 MAX_NAMES = 50  # of columns in a message
@@ -118,6 +118,14 @@ class Table(Generic[C]):
     def take_all(self, option: str, names: str) -> list[C]:
         """Remove the columns that an option names with `+` between them, and return them."""
         return [self.take(option, name.strip()) for name in names.split("+") if name.strip()]
+
+    def groups(self, name: str) -> Groups | None:
+        """Remove the column that names the clients' groups; return those of training examples."""
+        if not name:
+            return None
+        column = self.take("group", name)
+        values, positions = column.distinct()
+        return Groups(column.what, positions[self.train], values)
 
     def targets(self, option: str, name: str, kind: Kind) -> tuple[NDArray[Any], Numbers | Category]:
         """Remove the column to predict; return the targets, and what they are in the table."""
@@ -254,6 +262,9 @@ class Tabular(DividedTask, Checked):
     client
         The column that says whose example a row is; clients are numbered in the order of their names, or
         numbers, and are those of a recording with the same names. Without one, a partition divides the rows.
+    group
+        A column that says which group of clients each client belongs to, such as a ward; no feature.
+        Evaluations of clients tell their groups apart.
     kind
         `classification`: the target's values are classes, in their order, and 1, 1.0 and 01 are one of them;
         or `regression`: they are numbers, and the mean absolute error is reported in their unit.
@@ -267,6 +278,7 @@ class Tabular(DividedTask, Checked):
     file: str
     target: str
     client: str = ""
+    group: str = ""
     kind: Kind = "classification"
     categories: str = ""
     drop: str = ""
@@ -293,7 +305,9 @@ class Tabular(DividedTask, Checked):
         if self.client:
             what = f"{self.file}: column {self.client!r} names the owners of training examples"
             known, clients = table.take("client", self.client).distinct()
-            owners = Owners(what, clients[train], len(known), known)
+            owners = Owners(what, clients[train], len(known), known, table.groups(self.group))
+        elif self.group:
+            raise SettingsError(f"{self.file}: group={self.group} is a group of clients: add client=COLUMN")
         y, target = table.targets("target", self.target, self.kind)
         categories = [replace(c, is_category=True) for c in table.take_all("categories", self.categories)]
         hint = "; if {!r} is a category, name it in categories="

@@ -70,11 +70,24 @@ WORST_CLIENT = "worst-client-"
 TENTH_PERCENTILE = "tenth-percentile-"
 """Before a metric's name; float: the value that 90 % of the members reach, from the server."""
 
+GROUPS = "groups"
+"""dict: metrics of the members' held-out examples by kind and name of a group, from the server."""
+
 OF_CLIENTS = ("client", "worst_client", "tenth_percentile")
 """How the keys of records begin that are of clients."""
 
 RECORDED = {
-    *("round", "seconds", "loss", "train_loss", "tested_examples", "tested_clients", "selected", "active"),
+    *(
+        "groups",
+        "round",
+        "seconds",
+        "loss",
+        "train_loss",
+        "tested_examples",
+        "tested_clients",
+        "selected",
+        "active",
+    ),
     *("steps", "incomplete", "failed", "offline", "learning_rate", "bytes_down", "bytes_up", "events"),
     *("batch_loss", "notes", "at_work", "late", "virtual_seconds", "device_seconds", "begin", "idle"),
     *("replied", "dropped", "withdrawn", "probe", "fisher_bytes_up", "extrapolation", "iterations", "time"),
