@@ -69,6 +69,13 @@ def test_no_two_lines_look_alike_without_their_colours() -> None:
     assert len({*looks}) == len(looks) == plots.MAX_LINES
 
 
+def test_a_single_line_has_no_marker() -> None:
+    with rc_context(STYLE):
+        (axes,) = drawn(a_figure([plots.trace([1.0, 2], [3.0, 4], line=plots.line(1))]), "y")
+    (line,) = axes.get_lines()
+    assert (line.get_color(), line.get_marker(), line.get_linestyle()) == (plots.SERIES[1], "", "-")
+
+
 def test_bars_areas_and_dots() -> None:
     """Bars of names are stacked, those of tasks begin somewhere; hollow and filled dots; areas are sums."""
     flat = {"type": "bar", "orientation": "h", "marker": {"color": "#000000"}}
@@ -134,6 +141,7 @@ def test_logarithmic_axes_and_lines_across() -> None:
         a_figure([plots.trace([1.0, 2], [0.1, 10], line=plots.line(0))], yaxis=axis, shapes=[line, end]), "y"
     )
     assert (axes.get_yscale(), axes.get_ylabel()) == ("log", "a\nb")
+    assert [axes.yaxis.get_major_formatter()(value) for value in (0.1, 20)] == ["0.1", "20"]
     across = [[*map(list, (own.get_xdata(), own.get_ydata()))] for own in axes.get_lines()[1:]]
     assert across == [[[0, 1], [1, 1]], [[2, 2], [0, 1]]]
 
@@ -194,6 +202,8 @@ def test_which_panels_are_drawn() -> None:
     assert figure is not None
     of_training = [*drawings([figure], "rounds")][-1]
     assert (of_training.name, of_training.value) == ("curves-train-loss", "train_loss")
+    with rc_context(STYLE):
+        assert compose(of_training, Print()).get_size_inches().tolist() == [3.4, 1.9]
     first_only = [
         Toggle("Run with", {"0": "a, b", "1": "c"}),
         Toggle("Part", {"first": "First", "last": "Last"}),

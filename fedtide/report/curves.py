@@ -21,6 +21,7 @@ MIN_POINTS = 60
 FEW_LINES = 6  # of more, the bands are fainter
 MIN_SMOOTHED = 5  # points of a line
 TABLE_ROWS = 40
+HEIGHT = 250  # pixels of a curve
 LOSS = Metric("loss", higher_is_better=False, is_share=False)
 VALUES, MAIN = "Values", "main"  # the toggle of what is drawn, and its option for metrics and loss
 
@@ -117,7 +118,7 @@ def curves_figure(
         plots.legend(names, names),
         table=_table(main),
         notes=_notes(groups, labels, papers, points, main),
-        height=250 * len(main) + 60,
+        height=HEIGHT * len(main) + 60,
     )
 
 
@@ -221,7 +222,7 @@ def _view(
                 marker |= {"line": {"width": 2}}
                 hover = f"{name}: the paper reports {paper:g} %"
                 lines.append(plots.trace([end], [paper], hover, marker=marker, **common))
-    return {"data": areas + lines, "layout": made}
+    return {"data": areas + lines, "layout": made, "height": HEIGHT * len(curves) + 60}
 
 
 def _switches(curves: Sequence[Curve]) -> tuple[dict[str, str], int]:

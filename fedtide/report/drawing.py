@@ -12,7 +12,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import ListedColormap
 from matplotlib.dates import AutoDateLocator, ConciseDateFormatter, date2num
-from matplotlib.ticker import MultipleLocator
+from matplotlib.ticker import LogLocator, MultipleLocator, NullFormatter, StrMethodFormatter
 
 from fedtide.engine.client_states import State
 from fedtide.engine.history import Numbers
@@ -47,7 +47,7 @@ def look_of(figure: Figure, group: str | None) -> Plot:
     if not group or entry is None:
         return {}
     if entry.colour not in SERIES:
-        return {"color": entry.colour, "linestyle": DASHED[entry.dash]}
+        return {"color": entry.colour, "linestyle": DASHED[entry.dash], "marker": ""}
     looks = [*mpl.rcParams["axes.prop_cycle"]]
     number = SERIES.index(entry.colour) + len(SERIES) * DASHES.index(entry.dash)
     return dict(looks[number % len(looks)])
@@ -104,7 +104,8 @@ class _Panel:
 
     def _line(self, trace: Plot) -> None:
         own, count = trace["line"], len(trace["x"])
-        look = self._look(trace, {"color": own["color"], "linestyle": DASHED[own.get("dash", "solid")]})
+        plain = {"color": own["color"], "linestyle": DASHED[own.get("dash", "solid")], "marker": ""}
+        look = self._look(trace, plain)
         every = max(1, count // MARKED)
         first = 2 * len(self.axes.get_lines()) % every
         width, ends = POINTS * own.get("width", 2), trace.get("cliponaxis", True)
@@ -115,7 +116,7 @@ class _Panel:
         own = trace["marker"]
         look = self._look(trace, {"color": own["color"]})
         symbol, is_open = own.get("symbol", ""), own.get("symbol", "").endswith("-open")
-        shape = SYMBOLS[symbol.removesuffix("-open")] if symbol else look.get("marker", "o")
+        shape = SYMBOLS[symbol.removesuffix("-open")] if symbol else look.get("marker") or "o"
         more: Plot = {"facecolors": "none" if is_open else look["color"], "edgecolors": look["color"]}
         more |= {"linewidths": 0.8 if is_open else 0, "alpha": own.get("opacity"), "zorder": 3}
         sizes = (POINTS * np.asarray(own["size"], np.float64)) ** 2
@@ -174,6 +175,10 @@ def _set_axis(axes: Axes, which: str, own: Plot, is_titled: bool = True) -> None
         axis.set_tick_params(labelbottom=False)
     if is_log := own.get("type") == "log":
         getattr(axes, f"set_{which}scale")("log")
+        low, high = getattr(axes.dataLim, f"interval{which}")
+        axis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 100 * low else (1,)))
+        axis.set_major_formatter(StrMethodFormatter("{x:g}"))
+        axis.set_minor_formatter(NullFormatter())
     if own.get("side") == "top":
         axis.tick_top()
         axis.set_label_position("top")

@@ -54,10 +54,14 @@ def write_figures(
     require_matplotlib()
     from fedtide.report.printing import write
 
-    wanted = [*drawings(figures, x)]
+    wanted: dict[str, Drawing] = {}
+    for drawing in drawings(figures, x):  # long names may begin alike
+        same = sum(name.partition("+")[0] == drawing.name for name in wanted)
+        name = f"{drawing.name}+{same}" if same else drawing.name
+        wanted[name] = drawing._replace(name=name)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        return [file for drawing in wanted for file in write(drawing, folder, formats, look)]
+        return [file for drawing in wanted.values() for file in write(drawing, folder, formats, look)]
     except OSError as error:
         raise SettingsError(f"figures {error.filename or folder}: {error.strerror or error}") from None
 

@@ -82,7 +82,8 @@ class Figure:
     name: str  # of the page's element, without spaces
     heading: str
     description: str  # for screen readers
-    views: Mapping[str, Plot]  # by the options of the toggles, joined by `|`: `data` and `layout`
+    views: Mapping[str, Plot]
+    """By the options of the toggles, joined by `|`: `data` and `layout`, and `height` if it is another."""
     toggles: Sequence[Toggle] = ()  # those with one option are not shown
     switches: Mapping[str, str] = field(default_factory=dict)
     """Names by key. While a switch is on, traces and axes are updated with their values under its key."""

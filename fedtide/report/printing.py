@@ -44,7 +44,7 @@ STYLE: dict[str, Any] = {
     **{"axes.spines.top": False, "axes.spines.right": False, "axes.xmargin": 0.02},
     **{"axes.grid": True, "axes.axisbelow": True, "grid.color": "#e4e4e4", "grid.linewidth": 0.5},
     **{"legend.frameon": False, "legend.handlelength": 2.4, "legend.columnspacing": 1.2},
-    **{"figure.constrained_layout.h_pad": 0.02, "figure.constrained_layout.w_pad": 0.02},
+    **{"figure.constrained_layout.h_pad": 0.03, "figure.constrained_layout.w_pad": 0.03},
     **{"pdf.fonttype": 42, "svg.hashsalt": "fedtide", "savefig.dpi": 300},  # TrueType fonts are embedded
     "axes.prop_cycle": _looks(),
 }
@@ -56,6 +56,8 @@ def write(drawing: Drawing, folder: Path, formats: Sequence[str], look: Print) -
     files = [folder / f"{drawing.name}.{kind}" for kind in formats]
     with context([STYLE, *([look.style] if look.style else [])]):
         made = compose(drawing, look)
+        made.draw_without_rendering()
+        made.set_layout_engine("none")  # it takes as long as to draw: once for all formats
         for file, kind in zip(files, formats, strict=True):
             with replacing(file) as temporary:
                 made.savefig(temporary, format=kind, metadata=UNDATED[kind])
@@ -80,6 +82,8 @@ def compose(drawing: Drawing, look: Print) -> MatplotlibFigure:
         below = [made.add_subplot(cells[row], sharex=first) for row in range(1, len(ratios))]
         draw(drawing.figure, view, dict(zip(drawing.panels, [first, *below], strict=True)))
         first.set_title(in_lines(title.replace(" · ", "\n"), int(look.width / across / CHARACTER)))
+        if i + across < len(drawing.views):
+            first.xaxis.label.set_visible(False)
         if i % across:
             first.yaxis.set_tick_params(labelleft=False)
             first.yaxis.label.set_visible(False)
@@ -116,8 +120,9 @@ def _height(drawing: Drawing, width: float) -> float:
     """Return the inches of a view without the legend: figures of many rows are as high as these need."""
     if len(drawing.views) > 1:
         return 0.35 + 0.7 * width
-    every = panels_of(next(iter(drawing.views.values())))
-    rows = drawing.figure.height * len(drawing.panels) / len(every)
+    view = next(iter(drawing.views.values()))
+    height: int = view.get("height", drawing.figure.height)
+    rows = height * len(drawing.panels) / len(panels_of(view))
     return max(1.9, 0.006 * rows) * math.sqrt(max(1.0, width / 3.4))
 
 

@@ -214,7 +214,9 @@ function draw(section) {
     ({ ...completed(figure, switched({ ...trace }, on)), visible: !off.includes(trace.legendgroup) }));
   const states = section.querySelector(".states");
   if (states) states.hidden = !view.data.some((trace) => trace.cells && !trace.colorscale);
-  return Plotly.react(plot, data, themed(view.layout, figure.height, plot.clientWidth, on), config);
+  const height = view.height || figure.height;
+  plot.style.minHeight = `${height}px`;
+  return Plotly.react(plot, data, themed(view.layout, height, plot.clientWidth, on), config);
 }
 
 const sections = Object.keys(page.figures).map((name) => document.getElementById(name));
