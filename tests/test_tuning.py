@@ -38,6 +38,23 @@ SMALL = [
 ]
 
 
+def test_a_metric_of_ones_choice_is_searched_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The highest rate has the least log loss, which is better if lower."""
+    flags = ["--strategy", "fedavg", "mifa", *SMALL[3:-6], "--num-workers=1", f"--run-dir={tmp_path}"]
+    flags += ["--num-rounds=4", "--tune", "learning-rate=0.001|0.1", "--tune-trials=2"]
+    with pytest.raises(SystemExit):
+        sim.main([*flags, "--tune-for=log_loss", "--metrics=f1:average=macro"])
+    says = "tune-for is 'log_loss', which is not one of --metrics: they are f1_macro"
+    assert says in capsys.readouterr().err
+    assert sim.main([*flags, "--tune-for=log_loss", "--metrics=log_loss"]) == 0
+    (file,) = tmp_path.glob("compare-*/tuning.json")
+    for search in json.loads(file.read_text())["searches"]:
+        assert (search["metric"], search["chosen"]) == ("log_loss", {"learning-rate": 0.1})
+        scores = {trial["values"]["learning-rate"]: trial["score"] for trial in search["trials"]}
+        assert scores[0.1] < scores[0.001]
+    assert "Log loss against learning rate" in (file.parent / "report.html").read_text()
+
+
 # Ranges
 
 

@@ -31,7 +31,7 @@ SEARCHES = {
 def test_the_metric_against_the_rate_by_method(tmp_path: Path) -> None:
     (tmp_path / "tuning.json").write_text(json.dumps(SEARCHES))
     searches = read_searches(tmp_path, "")
-    figure = tuning_figure(searches, {"": {"fedavg": "fedavg", "mifa": "mifa"}}, ACCURACY)
+    figure = tuning_figure(searches, {"": {"fedavg": "fedavg", "mifa": "mifa"}}, [ACCURACY])
     assert figure
     assert figure.heading == "Accuracy against learning rate"
     assert not figure.choices
@@ -49,4 +49,4 @@ def test_the_metric_against_the_rate_by_method(tmp_path: Path) -> None:
 def test_a_search_that_nobody_can_have_written_is_left_out(content: str, tmp_path: Path) -> None:
     (tmp_path / "tuning.json").write_text(content)
     assert not read_searches(tmp_path, "")
-    assert tuning_figure({}, {"": {"fedavg": "fedavg"}}, ACCURACY) is None
+    assert tuning_figure({}, {"": {"fedavg": "fedavg"}}, [ACCURACY]) is None

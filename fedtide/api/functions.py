@@ -70,6 +70,7 @@ def compare(
     fresh: bool = False,
     tune: Sequence[str] = (),
     tune_trials: int = TUNE_TRIALS,
+    tune_for: str = "",
     baseline: str = "",
     progress: bool = True,
     **settings: Any,
@@ -92,6 +93,8 @@ def compare(
         ``"option.mu=0.001|0.01|0.1"``. Runs that differ in the seed only share the best values. Needs Optuna.
     tune_trials
         Trials of each search.
+    tune_for
+        Which of `metrics` is searched for, such as ``"f1_score_macro"``; default: the task's own metric.
     baseline
         What the others are compared to, such as ``"strategy=fedavg,round-ends=0"``; what it leaves out is as
         in each of them. By default, the first method.
@@ -122,7 +125,7 @@ def compare(
         combinations = cells_of(values, "compare")
         wanted = setting_values({"reach": reach})["reach"]
         targets = parse_targets(wanted if isinstance(wanted, list) else [wanted])
-        tuning = Tuning.parse(tune, tune_trials) if tune else None
+        tuning = Tuning.parse(tune, tune_trials, tune_for) if tune else None
         done = compare_and_report(combinations, console, targets, fresh, tuning, baseline)
     if done.signal:
         raise KeyboardInterrupt("the same call continues the comparison")

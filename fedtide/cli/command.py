@@ -42,8 +42,8 @@ def execute(parser: Parser, arguments: argparse.Namespace, imported: Callable[[]
             named = list(named_parts(values))
             print("\n".join(listing_of(named) if named else listing()))
             return 0
-        if arguments.tune_trials is not None and not arguments.tune:
-            raise SettingsError("tune-trials is for --tune")
+        if (arguments.tune_trials is not None or arguments.tune_for) and not arguments.tune:
+            raise SettingsError(f"{'tune-for' if arguments.tune_for else 'tune-trials'} is for --tune")
         if is_comparison(values) or arguments.rehearse is not None or arguments.tune:
             if values.get("resume") or arguments.trust:
                 advice = "rerun the same command to continue a comparison"
@@ -112,7 +112,7 @@ def _compare(values: dict[str, Any], arguments: argparse.Namespace, console: Con
     reach = parse_targets(arguments.reach or ())
     cells = cells_of(values, arguments.config or "command line")
     trials = TUNE_TRIALS if arguments.tune_trials is None else arguments.tune_trials
-    tuning = Tuning.parse(arguments.tune, trials) if arguments.tune else None
+    tuning = Tuning.parse(arguments.tune, trials, arguments.tune_for) if arguments.tune else None
     from fedtide.cli.rehearsal import rehearse  # which --help and --list do without
 
     run = compare_and_report if arguments.rehearse is None else rehearse

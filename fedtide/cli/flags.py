@@ -103,6 +103,8 @@ def _add_commands(parser: Parser) -> None:
     text = "in a comparison: what the others are compared to, such as strategy=fedavg,round-ends=0; what it "
     text += "leaves out is as in each of them (default: the first method)"
     parser.add_argument("--baseline", default="", metavar="KEY=VALUE,...", help=text)
+    text = "which of --metrics the search is for, such as f1_score_macro (default: the task's own)"
+    parser.add_argument("--tune-for", default="", metavar="NAME", help=text)
     text = "in a comparison: train finished cells again"
     parser.add_argument("--fresh", action="store_true", help=text)
     text = "import the parts outside of fedtide that the folder to --resume names"

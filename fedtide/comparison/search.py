@@ -66,6 +66,7 @@ class Search:
     base: Settings  # of its trials, but for the values that are tried
     ranges: Ranges
     count: int  # trials, unless there are fewer combinations of values
+    goal: str = ""  # key of the metric that is searched for; empty: the task's own
     metric: Metric | None = None  # known with the first trial
     trials: list[Trial] = field(default_factory=list)  # of the batches before this one
     batch: Sequence[Values] = ()
@@ -121,7 +122,8 @@ class Search:
 
     def take(self, settings: Settings, run: Run) -> Trial:
         """Take the run of a trial of the batch."""
-        self.metric, key = run.metric, run.metric.key
+        self.metric = next((m for m in run.measured if m.key == self.goal), run.metric)
+        key = self.metric.key
         curve = {r["round"]: math.nan if r[key] is None else r[key] for r in run.records if key in r}
         values = next(one for one in self.batch if self.settings_of(one) == settings)
         self.known[settings] = Trial(values, curve, (run.path / PRUNED).exists())

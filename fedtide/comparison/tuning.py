@@ -31,6 +31,7 @@ from fedtide.engine.read_run import Run
 from fedtide.engine.run_folder import finite
 from fedtide.federation import Federation
 from fedtide.loggers.progress import Pace, progress_bar
+from fedtide.plan import Plan
 
 FOLDER = "tuning"  # of the trials, in the folder of the comparison
 KEPT = {"config.toml", "metrics.jsonl", "summary.json", PRUNED}  # files of a trial
@@ -41,23 +42,29 @@ FIRST_SEED = 1_000_000  # of the search; the next one that the comparison does n
 
 @dataclass(frozen=True)
 class Tuning:
-    """The search before a comparison: ranges as text by key, and the number of trials for each method."""
+    """The search before a comparison: ranges as text by key, and the number of trials for each method.
+
+    `goal` is the key of the metric that is searched for; empty: the task's own.
+    """
 
     ranges: Mapping[str, str]
     trials: int
+    goal: str = ""
 
     @property
     def identity(self) -> str:
         """Digits that stand for it."""
-        return hashlib.sha256(json.dumps([self.ranges, self.trials]).encode()).hexdigest()[:10]
+        return hashlib.sha256(
+            json.dumps([self.ranges, self.trials, *filter(None, [self.goal])]).encode()
+        ).hexdigest()[:10]
 
     @classmethod
-    def parse(cls, texts: Sequence[str], trials: int = TUNE_TRIALS) -> Tuning:
+    def parse(cls, texts: Sequence[str], trials: int = TUNE_TRIALS, goal: str = "") -> Tuning:
         """Read the flags; ValueError: they are invalid, or Optuna is not installed."""
         if not 2 <= trials <= MOST_TRIALS:
             raise SettingsError(f"tune-trials is {trials}; it must be from 2 to {MOST_TRIALS}")
         require_optuna()
-        return cls(parse_tune(texts), trials)
+        return cls(parse_tune(texts), trials, goal)
 
 
 @dataclass(frozen=True)
@@ -110,6 +117,10 @@ def searches_of(cells: Sequence[Cell], tuning: Tuning) -> list[Search]:
         groups.setdefault(str(cell.others), []).append(cell)
     if twice := [key for key in tuning.ranges if key in cells[0].varied]:
         raise SettingsError(f"tune {twice[0]}: it has several values as well; give one or the other")
+    for cell in cells if tuning.goal else ():
+        if tuning.goal not in (known := [f.metric.key for f in Plan.of(cell.settings).functions]):
+            listed = f"they are {', '.join(known)}" if known else "there are none"
+            raise SettingsError(f"tune-for is {tuning.goal!r}, which is not one of --metrics: {listed}")
     asked = {cell.settings.seed for cell in cells}
     seed = next(seed for seed in range(FIRST_SEED, FIRST_SEED + len(asked) + 1) if seed not in asked)
     ranges = [ranges_of(group[0].settings, tuning.ranges) for group in groups.values()]
@@ -121,7 +132,7 @@ def searches_of(cells: Sequence[Cell], tuning: Tuning) -> list[Search]:
         if not own:
             name, missing = group[0].settings.strategy, ", ".join(tuning.ranges)
             raise SettingsError(f"tune: strategy {name} has no {missing}: there is nothing to search")
-        searches.append(Search(group, _base(group[0].settings, seed), own, tuning.trials))
+        searches.append(Search(group, _base(group[0].settings, seed), own, tuning.trials, tuning.goal))
     return searches
 
 

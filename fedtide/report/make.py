@@ -162,7 +162,7 @@ def _figures(
     some = [f"Only the first {MAX_RUNS} of {len(runs)} combinations of settings."]
     return [
         curves_figure(runs, subject.panels, papers, subject.metrics),
-        tuning_figure(searches, subject.panels, subject.metric),
+        tuning_figure(searches, subject.panels, subject.metrics),
         gantt_figure(timed, seed),
         lag_figure(timed, [*runs], seed),
         participation_figure(participations, [*seed, *(some if len(runs) > MAX_RUNS else [])]),

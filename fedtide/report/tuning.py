@@ -58,9 +58,12 @@ def _is_trial(trial: Any) -> bool:
 
 
 def tuning_figure(
-    searches: Mapping[str, Search], panels: Mapping[str, Mapping[str, str]], metric: Metric
+    searches: Mapping[str, Search], panels: Mapping[str, Mapping[str, str]], metrics: Sequence[Metric]
 ) -> Figure | None:
-    """Return the figure of some searches, by key and panel (`Subject.panels`); None without any."""
+    """Return the figure of some searches, by key and panel (`Subject.panels`); None without any.
+
+    `metrics` are those of the task and of the user's choice, one of which was searched for.
+    """
     names = list(dict.fromkeys(name for panel in panels.values() for name in panel))[: plots.MAX_LINES]
     drawn = {
         key: {name: searches[panel[name]] for name in names if panel.get(name) in searches}
@@ -71,6 +74,8 @@ def tuning_figure(
     searched = {key: key.replace("-", " ") for trial in trials for key in trial["values"]}
     if not drawn or not searched:
         return None
+    goal = next(iter(searches.values())).get("metric")
+    metric = next((one for one in metrics if one.key == goal), metrics[0])
     shown = [*drawn.values()]
     toggles = [Toggle("Against", searched), Toggle("With", {str(i): key for i, key in enumerate(drawn)})]
     what = "what was searched" if len(searched) > 1 else "".join(searched.values())
