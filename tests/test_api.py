@@ -233,7 +233,7 @@ def test_a_comparison() -> None:
     table = fedtide.compare(reach=0.5, **given)
     assert [len(row.runs) for row in table.rows] == [2, 2]
     assert table.frame["accuracy"].tolist() == [row.final.mean for row in table.rows]
-    assert table._repr_html_().count("<polyline") == 2
+    assert table._repr_html_().count("data:image/svg+xml") == 1
     again, read = fedtide.compare(reach=0.5, **given), fedtide.load(table.folder)
     assert isinstance(read, fedtide.Comparison)
     assert repr(again) == repr(read) == repr(table)

@@ -56,8 +56,9 @@ def look_of(figure: Figure, group: str | None) -> Plot:
 def draw(figure: Figure, view: Plot, panels: Mapping[str, Axes]) -> None:
     """Draw panels of a view, by the names that traces have for them; the last one has the titled x axis."""
     layout = view["layout"]
+    is_calendar = any(isinstance(x, str) for trace in view["data"] for x in trace["x"][:1])
     for panel, axes in panels.items():
-        if isinstance(view["data"][0]["x"][0], str):  # the calendar
+        if is_calendar:
             _mark_dates(axes)
         drawing = _Panel(figure, axes, layout)
         for trace in view["data"]:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
 from collections.abc import Iterable, Sequence
+from io import BytesIO
 from typing import TYPE_CHECKING
 
 from fedtide.base.allowed import did_you_mean
 from fedtide.base.errors import SettingsError
 from fedtide.base.wording import count
 from fedtide.report.curves import curves_figure
-from fedtide.report.figures import AXES, drawings, require_matplotlib
+from fedtide.report.figures import AXES, Drawing, Print, drawings, require_matplotlib
 from fedtide.report.subject import Subject
 
 if TYPE_CHECKING:
@@ -48,15 +50,12 @@ def plot(
 
     if x and x not in AXES:
         raise SettingsError(f"x is {x!r}; it must be one of {', '.join(AXES)}{did_you_mean(x, AXES)}")
-    runs = {label: [run for _, run in group] for label, group in subject.groups.items()}
-    papers = {label: group[0].cell.paper for label, group in subject.groups.items()}
-    figure = curves_figure(runs, subject.panels, papers, subject.metrics)
-    found = [] if figure is None else [*drawings([figure], x or subject.main_axis)]
-    known = {drawing.value: drawing for drawing in reversed(found)}  # the first has all settings
+    known = _drawings(subject, x)
     wanted = value.replace("-", "_") or subject.metric.key
     if wanted not in known:
-        there = ", ".join(reversed(known)) or "nothing"
-        raise SettingsError(f"value is {value or wanted!r}, but evaluations have {there}")
+        raise SettingsError(
+            f"value is {value or wanted!r}, but evaluations have {', '.join(known) or 'nothing'}"
+        )
     drawing = known[wanted]
     several = len(drawing.views)
     with rc_context(STYLE if ax is None else {}):
@@ -73,3 +72,30 @@ def plot(
         if handles := handles_of(drawing, SIZE[0]):
             axes[0].legend(handles=handles)
     return axes
+
+
+def picture(subject: Subject) -> str:
+    """Return the curves of the metric as an image in HTML; nothing without matplotlib or evaluations."""
+    try:
+        drawing = _drawings(subject)[subject.metric.key]
+        from matplotlib.style import context
+
+        from fedtide.report.printing import STYLE, UNDATED, compose
+    except (ImportError, LookupError):
+        return ""
+    file = BytesIO()
+    with context([STYLE]):
+        made = compose(drawing, Print(SIZE[0] * min(2, len(drawing.views))))
+        made.savefig(file, format="svg", metadata=UNDATED["svg"])
+    return f'<img src="data:image/svg+xml;base64,{b64encode(file.getvalue()).decode()}" alt="curves">'
+
+
+def _drawings(subject: Subject, x: str = "") -> dict[str, Drawing]:
+    """Return what can be drawn, by the keys of evaluations."""
+    runs = {label: [run for _, run in group] for label, group in subject.groups.items()}
+    papers = {label: group[0].cell.paper for label, group in subject.groups.items()}
+    figure = curves_figure(runs, subject.panels, papers, subject.metrics)
+    found: dict[str, Drawing] = {}
+    for drawing in drawings([figure], x or subject.main_axis) if figure else ():
+        found.setdefault(drawing.value, drawing)  # the first has all settings
+    return found
