@@ -294,7 +294,9 @@ def test_a_style_of_ones_own_and_what_is_refused(folder: Path, tmp_path: Path, c
     for more, says in (
         (["--format=jpeg"], "format is 'jpeg'; it must be of pdf, svg, png"),
         (["--width=99"], "width is 99 inches; it must be from 1.5 to 20"),
-        (["--style=nonesuch.mplstyle"], "nonesuch.mplstyle"),
+        (["--style=nonesuch.mplstyle"], "style nonesuch.mplstyle: No such file or directory"),
+        ([f"--style={folder / 'weights.npz'}"], "weights.npz: 'utf-8' codec can't decode"),
+        (["--x=bytes", f"--figures={style}"], "my.mplstyle: File exists"),
     ):
         capsys.readouterr()
         assert main([*given, *more]) == 2

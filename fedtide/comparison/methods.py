@@ -6,7 +6,7 @@ is a combination of all else that varies, but for the seed: in most comparisons,
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from fedtide.base import dotted
@@ -19,6 +19,8 @@ OF_METHOD = (
     "round-ends",  # after how many replies the model changes: what makes a method asynchronous
     "folder",  # of runs whose settings do not tell them apart
 )
+
+MAX_NAMED = 4  # methods in a message
 
 Varied = Mapping[str, Any]
 """The settings in which a combination differs from others, by kebab-case key, without the seed."""
@@ -62,14 +64,16 @@ def shown_value(value: Any) -> str:
 def parse_baseline(text: str, every: Sequence[Varied]) -> Baseline:
     """Read `strategy=fedavg,round-ends=0`; of an empty text it is the first method.
 
-    `every` are all combinations of a comparison. SettingsError: the text names none of them, or leaves open
-    which one is meant.
+    `every` are the combinations of a comparison, in any number. SettingsError: the text names none of them,
+    or leaves open which one is meant.
     """
     if not text:
         return method_of(every[0])
+    by_key = combinations(every)
+    different = by_key.values()
     baseline = {}
     for key, wanted in _pairs(text):
-        known = {text_of(varied[key]): varied[key] for varied in every if key in varied}
+        known = {text_of(varied[key]): varied[key] for varied in different if key in varied}
         if not known:
             varies = ", ".join(every[0]) or "nothing"
             raise SettingsError(f"baseline {text}: {key} does not vary; what varies is {varies}")
@@ -77,28 +81,38 @@ def parse_baseline(text: str, every: Sequence[Varied]) -> Baseline:
         if not same:
             raise SettingsError(f"baseline {text}: no {key} is {wanted!r}; there are {', '.join(known)}")
         baseline[key] = same[0]
-    if not any(_has(varied, baseline) for varied in every):
+    if not any(_has(varied, baseline) for varied in different):
         raise SettingsError(f"baseline {text}: no combination of settings has all of these")
-    for varied in every:
-        reference_of(varied, baseline, every)
+    for varied in different:
+        reference_of(varied, baseline, by_key)
     return baseline
 
 
-def reference_of(varied: Varied, baseline: Baseline, every: Sequence[Varied]) -> Varied | None:
-    """Return the combination that another one is compared to; None if there is no such combination.
+def combinations(every: Iterable[Varied]) -> dict[str, Varied]:
+    """Return different combinations by a text that stands for each of them, see `key_of`."""
+    return {key_of(varied): varied for varied in every}
 
-    A method that the baseline does not name in full may have options that its reference lacks. SettingsError:
-    there are several such.
+
+def key_of(varied: Varied) -> str:
+    """Return a text that is the same for equal combinations."""
+    return str([(key, varied[key]) for key in sorted(varied)])
+
+
+def reference_of(varied: Varied, baseline: Baseline, every: Mapping[str, Varied]) -> str:
+    """Return the key of the combination that another one is compared to; nothing if there is none.
+
+    `every` are all `combinations`. A method that the baseline does not name in full may have options that its
+    reference lacks. SettingsError: there are several such.
     """
     wanted = {**varied, **baseline}
-    if wanted in every:
-        return wanted
+    if (key := key_of(wanted)) in every:
+        return key
     needed = {key: value for key, value in wanted.items() if key in baseline or key not in OF_METHOD}
-    found = [other for other in every if _has(other, needed)]
+    found = [key for key, other in every.items() if _has(other, needed)]
     if len(found) > 1:
-        several = " or ".join(label_of(method_of(other)) for other in found)
-        raise SettingsError(f"baseline {label_of(baseline)}: of {label_of(varied)}, is it {several}?")
-    return found[0] if found else None
+        several = " or ".join(label_of(method_of(every[key])) for key in found[:MAX_NAMED])
+        raise SettingsError(f"baseline {label_of(baseline)}: for {label_of(varied)}, is it {several}?")
+    return found[0] if found else ""
 
 
 def _has(varied: Varied, settings: Mapping[str, Any]) -> bool:

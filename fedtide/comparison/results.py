@@ -16,7 +16,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedtide.base.errors import SettingsError
-from fedtide.comparison.methods import Baseline, Varied, label_of, method_of, reference_of
+from fedtide.comparison.methods import (
+    Baseline,
+    Varied,
+    combinations,
+    key_of,
+    label_of,
+    method_of,
+    reference_of,
+)
 from fedtide.config.grid import Cell
 from fedtide.config.target import LOSSES, Target
 from fedtide.engine.history import Cost
@@ -184,15 +192,15 @@ def rows_of(
     """
     groups: dict[str, list[CellRun]] = defaultdict(list)
     for one in finished:
-        groups[str(one.cell.others)].append(one)
-    every = [*(group[0].cell.others for group in groups.values()), *lacking]
-    baseline = method_of(every[0]) if baseline is None and every else baseline or {}
+        groups[key_of(one.cell.others)].append(one)
+    every = combinations([*(group[0].cell.others for group in groups.values()), *lacking])
+    if baseline is None:
+        baseline = method_of(next(iter(every.values()), {}))
     rows = {key: Row(group, None, reach, label_of(baseline)) for key, group in groups.items()}
     found = []
-    for row in rows.values():
+    for key, row in rows.items():
         reference = reference_of(row.varied, baseline, every)
-        is_baseline = reference == row.varied
-        found.append(row if is_baseline else replace(row, difference=row.against(rows.get(str(reference)))))
+        found.append(row if reference == key else replace(row, difference=row.against(rows.get(reference))))
     return found
 
 

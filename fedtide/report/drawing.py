@@ -24,7 +24,7 @@ DASHED: dict[str, Any] = {
     **{"solid": "-", "dash": (0, (5, 2)), "dot": (0, (1, 1.5)), "dashdot": (0, (5, 1.5, 1, 1.5))}
 }
 SYMBOLS = {"circle": "o", "star": "*", "diamond": "D"}  # of dots; hollow ones end with `-open`
-MAX_NAME = 26  # characters of a line at a tick
+MAX_NAME = 34  # characters of a line at a tick
 MARKED = 6  # points of a line that have its marker
 LINES: Plot = {"color": "#8c9299", "linewidth": 0.6, "zorder": 0.5}  # across a panel
 STATES = ListedColormap([COLOURS[state][0] for state in State])
@@ -32,7 +32,9 @@ STATES = ListedColormap([COLOURS[state][0] for state in State])
 
 def in_lines(text: str, width: int = 200) -> str:
     """Return a text in lines of at most so many characters, without what would begin a formula."""
-    wrapped = (part for line in text.splitlines() for part in textwrap.wrap(line, width))
+    wrapped = (
+        part for line in text.splitlines() for part in textwrap.wrap(line, width, break_on_hyphens=False)
+    )
     return "\n".join(wrapped).replace("$", r"\$")
 
 
@@ -150,6 +152,7 @@ class _Panel:
         bars(at, _numbers(sizes), width, begin, color=colour, edgecolor="white", linewidth=0.2)
         if names:
             self.axes.set_yticks(at, names)
+            self.axes.set_ylim(-0.6, len(names) - 0.4)
 
     def _heat_map(self, trace: Plot) -> None:
         cells = np.array(self.figure.cells[trace["cells"]], np.float64)

@@ -61,7 +61,7 @@ def write_figures(
         wanted[name] = drawing._replace(name=name)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        return [file for drawing in wanted.values() for file in write(drawing, folder, formats, look)]
+        return write(wanted.values(), folder, formats, look)
     except OSError as error:
         raise SettingsError(f"figures {error.filename or folder}: {error.strerror or error}") from None
 

@@ -3,27 +3,31 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from cycler import Cycler, cycler
+from matplotlib import rc_params_from_file
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as MatplotlibFigure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
-from matplotlib.style import context
+from matplotlib.style import context, library
 
+from fedtide.base.errors import SettingsError
 from fedtide.base.files import replacing
 from fedtide.engine.client_states import State
-from fedtide.report.drawing import DASHED, draw, in_lines, look_of
+from fedtide.report.drawing import DASHED, MAX_NAME, draw, in_lines, look_of, plain_text
 from fedtide.report.figures import Drawing, Print
 from fedtide.report.participation import COLOURS
 from fedtide.report.plots import DASHES, MAX_LINES, SERIES, panels_of
 
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 LEAST_WIDTH = 1.7  # inches of views side by side
-HANDLE, CHARACTER = 0.42, 0.047  # inches of a legend
+HANDLE, CHARACTER, FIRST_LINE, FURTHER_LINE = 0.42, 0.047, 0.147, 0.186  # inches, of an entry of a legend
+TICK_LINE = 0.135  # likewise, of a name at an axis
 UNDATED: dict[str, dict[str, Any]] = {"pdf": {"CreationDate": None}, "svg": {"Date": None}, "png": {}}
 
 
@@ -51,17 +55,39 @@ STYLE: dict[str, Any] = {
 """A style of matplotlib."""
 
 
-def write(drawing: Drawing, folder: Path, formats: Sequence[str], look: Print) -> list[Path]:
-    """Write a drawing in some formats; OSError: there is no such style, or the folder cannot be written."""
-    files = [folder / f"{drawing.name}.{kind}" for kind in formats]
-    with context([STYLE, *([look.style] if look.style else [])]):
-        made = compose(drawing, look)
-        made.draw_without_rendering()
-        made.set_layout_engine("none")  # it takes as long as to draw: once for all formats
-        for file, kind in zip(files, formats, strict=True):
-            with replacing(file) as temporary:
-                made.savefig(temporary, format=kind, metadata=UNDATED[kind])
+def write(drawings: Iterable[Drawing], folder: Path, formats: Sequence[str], look: Print) -> list[Path]:
+    """Write drawings in some formats.
+
+    SettingsError: the style cannot be read or used, as one that needs LaTeX; OSError: they cannot be written.
+    """
+    files = []
+    with context([STYLE, _style(look.style)]):
+        for drawing in drawings:
+            try:
+                made = compose(drawing, look)
+                made.draw_without_rendering()
+                made.set_layout_engine("none")  # it takes as long as to draw: once for all formats
+                for kind in formats:
+                    files.append(folder / f"{drawing.name}.{kind}")
+                    with replacing(files[-1]) as temporary:
+                        made.savefig(temporary, format=kind, metadata=UNDATED[kind])
+            except RuntimeError as error:
+                if not look.style:
+                    raise
+                raise SettingsError(f"style {look.style}: {str(error).splitlines()[0]}") from None
     return files
+
+
+def _style(named: str) -> dict[str, Any]:
+    """Return the settings of a style file, or of a style that matplotlib has under this name."""
+    if not named or named in library:
+        return dict(library.get(named, {}))
+    try:
+        return dict(rc_params_from_file(named, fail_on_error=True, use_default_template=False))
+    except OSError as error:
+        raise SettingsError(f"style {named}: {error.strerror or error}") from None
+    except ValueError as error:
+        raise SettingsError(f"style {named}: {error}") from None
 
 
 def compose(drawing: Drawing, look: Print) -> MatplotlibFigure:
@@ -122,8 +148,11 @@ def _height(drawing: Drawing, width: float) -> float:
         return 0.35 + 0.7 * width
     view = next(iter(drawing.views.values()))
     height: int = view.get("height", drawing.figure.height)
-    rows = height * len(drawing.panels) / len(panels_of(view))
-    return max(1.9, 0.006 * rows) * math.sqrt(max(1.0, width / 3.4))
+    share = len(drawing.panels) / len(panels_of(view))
+    least = max(1.9, 0.006 * share * height) * math.sqrt(max(1.0, width / 3.4))
+    names = [name for trace in view["data"] for name in trace.get("y", ()) if isinstance(name, str)]
+    lines = [len(plain_text(name, MAX_NAME).splitlines()) for name in dict.fromkeys(names)]
+    return max(least, 0.5 + TICK_LINE * len(lines) * max(lines, default=0))
 
 
 def _legend_size(handles: Sequence[Line2D | Patch], look: Print) -> tuple[int, float]:
@@ -133,4 +162,5 @@ def _legend_size(handles: Sequence[Line2D | Patch], look: Print) -> tuple[int, f
     lines = [str(handle.get_label()).splitlines() for handle in handles]
     longest = max(len(line) for of in lines for line in of)
     columns = max(1, min(len(handles), int(look.width / (HANDLE + CHARACTER * longest))))
-    return columns, 0.13 * -(-sum(map(len, lines)) // columns) + 0.05
+    heights = [FIRST_LINE + FURTHER_LINE * (len(of) - 1) for of in lines]
+    return columns, max(float(column.sum()) for column in np.array_split(heights, columns))
