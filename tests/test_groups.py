@@ -16,6 +16,7 @@ from fedtide.engine.groups import QUARTERS, groups_of, spread
 from fedtide.engine.read_run import Run
 from fedtide.engine.records import parse_record
 from fedtide.federation import Federation
+from fedtide.loggers.base import scalars
 
 WARDS = ("north", "south", "west")
 CLIENTS = 16
@@ -134,6 +135,11 @@ def test_wrong_groups_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture
     for wrong_groups in ('{"participation": 1}', '{"participation": {"a": {"x": "y"}}}', "[]"):
         with pytest.raises(ValueError, match=r"groups of round 1 is .* not an object of groups"):
             parse_record(b'{"round": 1, "groups": %s}' % wrong_groups.encode())
+
+
+def test_loggers_get_names_that_they_allow() -> None:
+    record = {"round": 1, "groups": {"group": {'Süd "#1"': {"f1": 0.5, "auc": None}}}}
+    assert scalars(record) == {"groups/group/Süd __1_/f1": 0.5}
 
 
 def test_quarters_of_participation(tmp_path: Path) -> None:

@@ -37,7 +37,8 @@ def run(*, progress: bool = True, trust: bool = False, **settings: Any) -> Run:
     **settings
         The settings of the command line with underscores, `num_clients=100` for `--num-clients 100`; those
         left out have their defaults. Parts may be objects instead of names: `strategy` a class, `model` a
-        class or function that makes a `torch.nn.Module`, `trace` a `Trace`, `task` a `Task`.
+        class or function that makes a `torch.nn.Module`, `trace` a `Trace`, `task` a `Task`, `metrics` a list
+        of names and functions.
 
     Raises
     ------

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, ClassVar
 
 from fedtide.config import Settings
 from fedtide.engine.observers import LoggedRun, Observer, Record
 from fedtide.engine.records import group_values
 
+_NOT_IN_NAMES = re.compile(r"[^\w.:/ -]")  # of MLflow's metrics
 # Counts of clients; in a record they are numbers, or the clients themselves.
 CLIENTS = ("selected", "active", "incomplete", "failed", "late", "at_work", "offline")
 
@@ -41,7 +43,7 @@ def scalars(record: Record) -> dict[str, float]:
         elif key == "seconds":
             found |= {f"seconds/{phase}": float(seconds) for phase, seconds in value.items()}
         elif key == "groups":
-            groups = group_values(record, "/").items()
+            groups = ((_NOT_IN_NAMES.sub("_", k), v) for k, v in group_values(record, "/").items())
             found |= {name: float(number) for name, number in groups if number is not None}
         elif key == "steps":
             found["local_steps"] = float(sum(steps for steps in value if steps))
