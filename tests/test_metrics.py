@@ -29,8 +29,8 @@ from fedtide.engine.memory_check import check_metrics
 from fedtide.engine.read_run import Run
 from fedtide.engine.run_files import records_in
 from fedtide.federation import Federation
-from fedtide.tasks import TASKS, BinaryCrossEntropy, Dataset, DatasetTask
-from fedtide.tasks.metrics import SCIKIT_LEARN, MetricFunction, metric_functions
+from fedtide.tasks import CROSS_ENTROPY, TASKS, BinaryCrossEntropy, Dataset, DatasetTask
+from fedtide.tasks.metrics import SCIKIT_LEARN, MetricFunction, View, metric_functions, view_of
 
 SPECS = ("f1_score:average=macro", "roc_auc:multi_class=ovr", "log_loss", "test_metrics.missed:label=4")
 KEYS = ("f1_score_macro", "roc_auc_ovr", "log_loss", "missed_4")
@@ -154,6 +154,12 @@ def several_labels() -> Dataset:
     return Dataset((x[60:], y[60:]), (x[:60], y[:60]), 4, BinaryCrossEntropy())
 
 
+def one_label() -> Dataset:
+    x, y = load_breast_cancer(return_X_y=True)
+    x, y = ((x - x.mean(0)) / x.std(0)).astype(np.float32), y[:, None].astype(np.float32)
+    return Dataset((x[100:], y[100:]), (x[:100], y[:100]), 1, BinaryCrossEntropy())
+
+
 OTHERS: dict[str, tuple[Callable[[], Dataset], dict[str, Callable[..., float]]]] = {
     "two classes": (
         two_classes,
@@ -161,6 +167,15 @@ OTHERS: dict[str, tuple[Callable[[], Dataset], dict[str, Callable[..., float]]]]
             "roc_auc_score": lambda y, z: scikit.roc_auc_score(y, z.softmax(-1)[:, 1]),
             "f1_score": lambda y, z: scikit.f1_score(y, z.argmax(-1)),
             "brier_score_loss": lambda y, z: scikit.brier_score_loss(y, z.softmax(-1)[:, 1]),
+            "log_loss": lambda y, z: scikit.log_loss(y, z.softmax(-1).numpy()),
+        },
+    ),
+    "one label": (
+        one_label,
+        {
+            "roc_auc_score": lambda y, z: scikit.roc_auc_score(y[:, 0], z[:, 0]),
+            "log_loss": lambda y, z: scikit.log_loss(y[:, 0], z[:, 0].sigmoid().double()),
+            "f1_score": lambda y, z: scikit.f1_score(y[:, 0], z[:, 0] > 0),
         },
     ),
     "several labels": (
@@ -200,6 +215,27 @@ def test_positions_of_sequences_are_examples(
     last = run.records[-1]
     assert last["accuracy_score"] == pytest.approx(last["accuracy"], rel=1e-6)
     assert last["top_k_accuracy_3"] >= last["accuracy"]
+
+
+def test_a_class_that_no_test_example_has(simulate: Callable[..., Any], monkeypatch: Any) -> None:
+    """The area under its curve is undefined, and the loss is not; scikit-learn alone would refuse both."""
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(90, 4)).astype(np.float32), np.arange(90) % 3
+    known = y[:60] < 2
+    task = fedtide.Task.from_arrays(x[60:], y[60:], test=(x[:60][known], y[:60][known]))
+    monkeypatch.setitem(TASKS, "own", lambda: task)
+    specs = ("roc_auc:multi_class=ovr", "log_loss")
+    run = simulate(task="own", partition="iid", trace="always", metrics=specs)
+    assert all(math.isnan(record["roc_auc_ovr"]) for record in run.records)
+    assert run.records[-1]["log_loss"] == pytest.approx(run.records[-1]["loss"], rel=1e-5)
+
+
+def test_outputs_of_16_bits() -> None:
+    outputs, targets = torch.tensor([[0.0, 1.0], [3.0, 1.0]], dtype=torch.bfloat16), torch.tensor([1, 0])
+    wanted: tuple[View, ...] = ("labels", "probabilities")
+    views = {view: view_of(view, CROSS_ENTROPY, outputs, targets) for view in wanted}
+    assert views["labels"].tolist() == [1, 0]
+    np.testing.assert_allclose(views["probabilities"], [0.731, 0.119], atol=1e-3)
 
 
 def test_tensors_for_torchmetrics(simulate: Callable[..., Any]) -> None:

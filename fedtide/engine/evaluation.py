@@ -185,7 +185,8 @@ class GlobalEvaluator:
 
     def _most_tested(self) -> int:
         """How many examples are tested at most, about: all that are held out, if these are."""
-        share = self.settings.holdout if self.settings.evaluate_on != "test" else 0.0
+        held_out = self.settings.evaluate_on != "test" or self.settings.evaluate_clients
+        share = self.settings.holdout if held_out else 0.0
         return round(int(self.data.sizes.sum()) * share / (1 - share))
 
     def _holdouts(self, clients: NDArray[np.intp]) -> list[Examples]:

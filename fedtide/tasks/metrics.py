@@ -143,8 +143,9 @@ class MetricFunction:
         from sklearn.exceptions import UndefinedMetricWarning
 
         options = dict(self.part.options)
-        if self.view == "probabilities" and self.part.name in SCIKIT_LEARN and self.part.takes("labels"):
-            options["labels"] = np.arange(num_classes)  # of which some may be missing among the targets
+        of_classes = self.view == "probabilities" and targets.ndim == 1
+        if of_classes and self.part.name in SCIKIT_LEARN and self.part.takes("labels"):
+            options["labels"] = np.arange(max(2, num_classes))  # some may be missing among the targets
         arguments: tuple[Any, Any] = (targets, given)
         if self.view == "preds":
             import torch
@@ -223,6 +224,7 @@ def view_of(view: View, criterion: Criterion, outputs: Tensor, targets: Tensor) 
     SettingsError: it needs probabilities, and the targets are numbers.
     """
     numbers, classes = criterion.predicts_numbers(targets), not targets.is_floating_point()
+    outputs = outputs.float() if outputs.element_size() < 4 else outputs  # NumPy has no bfloat16
     if numbers and view == "probabilities":
         raise SettingsError("it takes probabilities, and the task predicts numbers")
     if view == "labels" or (view == "preds" and numbers):
