@@ -19,7 +19,18 @@ from fedtide.base.errors import SettingsError
 from fedtide.base.memory import check_room
 from fedtide.base.specs import Part, bind
 from fedtide.config.settings import Settings
-from fedtide.tasks import MODELS, PARTITIONS, SIZES, TASKS, FederatedData, TaskSource, are_classes, initialise
+from fedtide.tasks import (
+    MODELS,
+    PARTITIONS,
+    RATE,
+    RATES,
+    SIZES,
+    TASKS,
+    FederatedData,
+    TaskSource,
+    are_classes,
+    initialise,
+)
 from fedtide.tasks.data import client_names
 from fedtide.tasks.foreign_partitions import checked_partition, checked_sizes
 from traces import TRACES, Combined, Membership, Trace, parse_rounds
@@ -68,13 +79,16 @@ class Federation:
         task = bind("task", TASKS, settings.task)
         source = _source(task, settings.data_dir)
         partition = settings.partition or source.default_partition
+        model = bind("model", MODELS, settings.model or source.default_model)
+        if not settings.learning_rate:
+            settings = replace(settings, learning_rate=RATES.get(model.name, RATE))
         return cls(
             settings=settings,
             task=task,
             source=source,
             partition=bind("partition", PARTITIONS, partition) if partition else None,
             sizes=bind("sizes", SIZES, settings.sizes),
-            model=bind("model", MODELS, settings.model or source.default_model),
+            model=model,
             traces=tuple(bind("trace", TRACES, spec) for spec in trace_specs(settings.trace)),
             **more,
         )

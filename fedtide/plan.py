@@ -101,9 +101,10 @@ class Plan(Federation):
         values = settings.as_mapping()
         named = {kind: names for kind, names in SERVER_PARTS.items() if values[kind]}
         parts = {kind: bind(kind, names, values[kind]) for kind, names in named.items()}
-        options = _options(settings, method, parts)
-        more: dict[str, Any] = {"functions": metric_functions(settings.metrics), "options": options}
-        return super().of(settings, method=method, server_parts=parts, **more)
+        functions = metric_functions(settings.metrics)
+        plan = super().of(settings, method=method, server_parts=parts, functions=functions, options=Options())
+        plan.options = _options(plan.settings, method, parts)  # with the rate that suits the model
+        return plan
 
     @property
     def strategy(self) -> type[FlexibleStrategy]:

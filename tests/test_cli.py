@@ -142,7 +142,7 @@ def test_help_has_the_settings_in_groups_with_what_they_may_be() -> None:
     text = " ".join(shown.split())
     assert "(auto | compiled | stacked | vmap | compiled-chain | chain | loop; default: auto)" in text
     assert "N, clients in the federation (at least 1; default: 20)" in text
-    assert "the clients' learning rate (positive; default: 0.2)" in text
+    assert "the clients' learning rate; 0: what suits the model (at least 0; default: 0.0)" in text
 
 
 def test_the_name_of_a_run_folder_tells_runs_apart_and_is_bounded(run: Any, tmp_path: Path) -> None:

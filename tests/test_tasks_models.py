@@ -80,5 +80,5 @@ def test_the_units_of_layers_are_numbers():
 def test_default_models_exist():
     for name, task in TASKS.items():
         options = {"csv": {"file": "homes.csv", "target": "price"}, "hf": {"name": "homes"}}
-        options |= {"npz": {"folder": "homes"}, "leaf": {"folder": "homes"}}
+        options |= {"npz": {"folder": "homes"}, "leaf": {"folder": "homes"}, "folder": {"path": "homes"}}
         assert task(**options.get(name, {})).default_model.partition(":")[0] in MODELS

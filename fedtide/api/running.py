@@ -56,6 +56,9 @@ class PreparedRun:
         except BaseException:
             self.folder.discard()
             raise
+        if not settings.learning_rate:
+            rate = plan.settings.learning_rate
+            console.print(f"learning-rate: {rate:g} (for {plan.model_name})", markup=False)
 
     def drive(self) -> dict[str, Any]:
         """Run it, write its report, and return the content of `summary.json`; `signals` has those it got.

@@ -147,6 +147,8 @@ def ranges_of(settings: Settings, given: Mapping[str, str]) -> dict[str, Between
         known = options if key != name else options_of(Settings)
         if name in known:
             ranges[key] = found = _range(key, text, known[name])
+            if key == "learning-rate" and 0 in (found.values if isinstance(found, Among) else (found.low,)):
+                raise SettingsError(f"tune {key}={text}: learning-rate is 0.0; it must be positive")
             for value in found.values if isinstance(found, Among) else (found.low, found.high):
                 Plan.of(with_values(settings, {key: value}))
     return ranges

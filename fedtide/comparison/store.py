@@ -128,10 +128,10 @@ def _is_of(settings: Settings, config: Mapping[str, Any]) -> bool:
     A default may have changed since, and so may the parts.
     """
     chosen = {"cohort"} if settings.cohort == "auto" else set()  # the run then records its choice
-    relevant = settings.as_mapping().keys() - EXECUTION_ONLY - chosen
-    return config.get("parts", {}) == Plan.of(settings).sources and all(
+    relevant, plan = settings.as_mapping().keys() - EXECUTION_ONLY - chosen, Plan.of(settings)
+    return config.get("parts", {}) == plan.sources and all(
         config[key] == value
-        for key, value in settings.as_mapping().items()
+        for key, value in plan.settings.as_mapping().items()
         if key in relevant & config.keys()
     )
 

@@ -16,7 +16,6 @@ from fedtide.base.allowed import (
     Count,
     CountOrZero,
     NotNegative,
-    Positive,
     Range,
     Share,
     check,
@@ -123,7 +122,9 @@ class Settings:
     batch_size: CountOrZero = _setting(
         TRAINING, 20, "examples per step; 0: all examples of the client", client=True
     )
-    learning_rate: Positive = _setting(TRAINING, 0.2, "eta_0, the clients' learning rate", client=True)
+    learning_rate: NotNegative = _setting(
+        TRAINING, 0.0, "eta_0, the clients' learning rate; 0: what suits the model", client=True
+    )
     lr_schedule: str = _setting(TRAINING, "constant", "how the learning rate changes over rounds")
     server_opt: str = _setting(
         TRAINING, "", "a server optimiser on top of the strategy's updates; default: none"

@@ -25,7 +25,7 @@ from fedtide.tasks.foreign_partitions import (
 from fedtide.tasks.hub import Hub
 from fedtide.tasks.image_folder import ImageFolder
 from fedtide.tasks.images import Augmentation, Cifar10, Cifar100, Emnist, FashionMnist, Mnist, Svhn, digits
-from fedtide.tasks.models import MODELS, initialise
+from fedtide.tasks.models import MODELS, RATE, RATES, initialise
 from fedtide.tasks.partition import Partition, PartitionFn, classes, dirichlet, iid, label, similarity
 from fedtide.tasks.shakespeare import Shakespeare
 from fedtide.tasks.sizes import SIZES, SizesFn
@@ -72,6 +72,8 @@ __all__ = [
     "CROSS_ENTROPY",
     "MODELS",
     "PARTITIONS",
+    "RATE",
+    "RATES",
     "SIZES",
     "TASKS",
     "Augmentation",

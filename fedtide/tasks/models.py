@@ -128,3 +128,10 @@ Each maps inputs of shape (n, *input_shape) to outputs of shape (n, num_outputs)
 The inputs of those with convolutions are images: channels, height and width, at least 4x4 pixels. ValueError
 is raised for inputs of other shapes, and for options that are not allowed.
 """
+
+RATES = {"logistic": 0.2, "mlp": 0.2, "lstm": 0.2} | dict.fromkeys(
+    ("lenet", "cnn", "cnn3x3", "vgg11", "resnet18", "resnet50"), 0.1
+)
+"""Learning rates that suit models: see the table in docs/tasks.md."""
+RATE = 0.05
+"""The rate of all others, among them models of the user's own."""
