@@ -214,16 +214,21 @@ def test_the_first_of_two_nodes_with_one_client_id_stays(federation: Federation)
     assert nodes.nodes.of_client == {1: second}
 
 
-def test_a_client_stays_bound_to_a_key_that_was_registered(federation: Federation) -> None:
+def test_a_client_stays_bound_to_the_name_of_its_key(federation: Federation) -> None:
+    """The board comes back with the same key, or with another one that was registered in its place."""
     first = federation.node(1, key=b"a" * 32, name="pi-1")
     nodes = transport(federation, 2)
     federation.stop(first)
     federation.node(1, key=b"b" * 32, name="copy")
     eventually(lambda: nodes.reachable().size == 0 and nodes.nodes.events)
     (event,) = nodes.record()["events"]
-    assert (event["reason"], event["node"]) == ("client 1 has another key", "copy")
+    assert (event["reason"], event["node"]) == ("client 1 is registered as pi-1", "copy")
     federation.again(first)
     assert nodes.reachable().tolist() == [1]
+    federation.stop(first)
+    replaced = federation.node(1, key=b"c" * 32, name="pi-1")
+    eventually(lambda: nodes.reachable().tolist() == [1])
+    assert nodes.nodes.of_client == {1: replaced}
 
 
 def test_a_node_that_does_not_say_who_it_is_holds_nobody_up(

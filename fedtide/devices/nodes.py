@@ -21,8 +21,7 @@ class NodeInfo(Protocol):
     """What Flower says of a node that is online."""
 
     node_id: int
-    name: str
-    public_key: bytes
+    name: str  # under which its key was registered, if it was
     last_activated_at: str
 
 
@@ -31,7 +30,7 @@ class Node:
     """What is known of a node since it was started."""
 
     name: str  # under which its key was registered, else its number
-    key: bytes  # if it was registered; else a node makes a new one at each start, which says nothing
+    is_registered: bool
     start: Start
     said: Identity | None  # also if it was before its start
     patience: float  # seconds that the next question may take
@@ -49,7 +48,8 @@ class Nodes:
     """The nodes that have been online, and the clients 0..N-1 that they speak for.
 
     Of two nodes with one `client-id`, the first keeps it for as long as it is online. A client whose node was
-    registered with a key stays bound to that key. `earlier` has what nodes have said in earlier runs.
+    registered stays bound to the name, under which the board may get another key. `earlier` has what nodes
+    have said in earlier runs.
     """
 
     def __init__(self, num_clients: int, earlier: Identities | None = None) -> None:
@@ -58,7 +58,7 @@ class Nodes:
         self.events: list[dict[str, Any]] = []  # of nodes that were refused or do not identify themselves
         self._known: dict[int, Node] = {}
         self._online: set[int] = set()
-        self._key_of: dict[int, bytes] = {}
+        self._name_of: dict[int, str] = {}  # of those that were registered
 
     def look(self, online: Iterable[NodeInfo]) -> list[int]:
         """Note which nodes are online; return those that were restarted since the last look."""
@@ -69,9 +69,9 @@ class Nodes:
             self._online.add(node)
             start = Start(node, info.last_activated_at)
             if before is None or before.start != start:
-                key = bytes(info.public_key) if info.name else b""
+                name, is_registered = info.name or str(node), bool(info.name)
                 said = before.said if before else None
-                self._known[node] = Node(info.name or str(node), key, start, said, PATIENCE_SECONDS)
+                self._known[node] = Node(name, is_registered, start, said, PATIENCE_SECONDS)
                 restarted += [node] if before else []
                 if self._earlier and (said := self._earlier.of(start)):
                     self.answer(node, *said)
@@ -133,7 +133,7 @@ class Nodes:
     def names(self) -> dict[str, str]:
         """Return the names under which the keys of nodes are registered, by the client they speak for."""
         speakers = ((client, self._known[node]) for client, node in sorted(self.of_client.items()))
-        return {str(client): plain(known.name, 63) for client, known in speakers if known.key}
+        return {str(client): plain(known.name, 63) for client, known in speakers if known.is_registered}
 
     def keep(self) -> None:
         """Keep who speaks for which client, for later runs."""
@@ -151,15 +151,15 @@ class Nodes:
         client = known.claim
         if client is None:
             return
-        holder, key = self.of_client.get(client), self._key_of.get(client)
-        if key is not None and known.key != key:
-            reason = f"client {client} has another key"
+        holder, name = self.of_client.get(client), self._name_of.get(client)
+        if name is not None and not (known.is_registered and known.name == name):
+            reason = f"client {client} is registered as {plain(name, 63)}"
         elif holder is not None and holder != node and holder in self._online:
             reason = f"client {client} is there already, as node {self._known[holder].name}"
         else:
             self.of_client[client] = node
-            if known.key:
-                self._key_of[client] = known.key
+            if known.is_registered:
+                self._name_of[client] = known.name
             return
         self._report(node, {"event": "refused-node", "client": client, "reason": reason})
 
