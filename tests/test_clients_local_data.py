@@ -193,6 +193,7 @@ BAD: dict[str, tuple[Callable[[Path], object], str]] = {
     "fox": (lambda p: write_folder(p, ("cat", "fox")), "data .*fox: 'fox' is not one of the classes cat"),
     "damaged": (lambda p: touched(p, "0.png", b"\x89PNG no"), "dog/0.png: it is not an image that can be"),
     "sizes": (other_size, r"dog/9.png: an example has shape \(1, 4, 8\), and the first one \(1, 8"),
+    "twice": (lambda p: write_folder(p, ("0", "00")), "folders '0' and '00' are of one class; move"),
     "notes": (lambda p: touched(p, "notes.txt"), "notes.txt: it is neither an image nor an .npz file"),
     "flat": (lambda p: p.mkdir(), "it has no subfolders; there must be one for each"),
 }

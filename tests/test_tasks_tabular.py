@@ -105,6 +105,9 @@ def test_the_test_set_does_not_depend_on_the_seed(load: Any) -> None:
         ("target=y", MANY, "2000 different values; if it has"),
         ("target=y", b"", "no rows below the header"),
         ("target=y", CSV + b"\n" * 1_000_000 + b"1", "line 1000008: 1 values for 3 columns"),
+        ("target=y,drop=who", b"sep=,\n" + CSV.replace(b"3", b"?"), "line 5, column 'x': a value is missing"),
+        ("target=x", CSV.replace(b",1,", b",1.5,"), "numbers such as 1.5; set kind=regression"),
+        ("target=x", b"x;y\n1,5;2\n2;3\n", "numbers such as 1.5; set kind=regression"),
         ("target=y", b"x" * 1_000_000, "field larger than field limit"),
         ("target=y", b"x," * 200_000 + b"y\n1,2\n", "line 1: two columns are named 'x'"),
         ("target=y,drop=who", CSV.replace(b"3", b"\0"), "is not a finite number"),
@@ -163,9 +166,18 @@ FRAMES = st.lists(st.tuples(NUMBERS, TEXTS, st.booleans()), min_size=10, max_siz
     st.sampled_from([csv.QUOTE_MINIMAL, csv.QUOTE_ALL, csv.QUOTE_NONNUMERIC]),
     st.sampled_from(["", "\n\n", "{s}{s}\n", "{s}{s}\n{s}{s}"]),
     st.booleans(),
+    st.sampled_from(["", "sep={s}\r\n", "\nSEP={s}\n"]),
 )
 def test_what_pandas_and_spreadsheets_write(
-    load: Any, tmp_path: Path, rows: Any, marks: str, end: str, quoting: Any, more: str, index: bool
+    load: Any,
+    tmp_path: Path,
+    rows: Any,
+    marks: str,
+    end: str,
+    quoting: Any,
+    more: str,
+    index: bool,
+    above: str,
 ) -> None:
     """Semicolons and decimal commas, a byte order mark, an index without a name, rows that were emptied.
 
@@ -176,7 +188,7 @@ def test_what_pandas_and_spreadsheets_write(
     text = frame.to_csv(sep=sep, decimal=decimal, lineterminator=end, quoting=quoting, index=index)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        found = load("target=y,categories=town", f"\ufeff{text}{more.format(s=sep)}")
+        found = load("target=y,categories=town", f"\ufeff{above.format(s=sep)}{text}{more.format(s=sep)}")
     with warnings.catch_warnings(action="ignore"):
         board = read(DataSpec(str(tmp_path / "homes.csv")), found.preprocessing.to_json())
     says = [str(warning.message).rpartition(": ")[2] for warning in caught]

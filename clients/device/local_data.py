@@ -219,6 +219,10 @@ def _read_folder(path: Path, names: Sequence[str], given: Preprocessing) -> Loca
     numbered = all(name.isascii() and name.isdigit() for name in folders)
     listed = names or ([] if numbered else folders)
     number_of = _numbering(listed)
+    of_number: dict[int, str] = {}
+    for folder in folders:
+        if (other := of_number.setdefault(number_of(folder), folder)) != folder:
+            raise ValueError(f"folders {other!r} and {folder!r} are of one class; move the examples into one")
     parts: list[NDArray[np.float32]] = []
     classes: list[int] = []
     size = 0

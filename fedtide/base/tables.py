@@ -16,7 +16,7 @@ from fedtide.base.files import open_regular
 from fedtide.base.numbers import Decimals
 
 SEPARATORS = ",;\t"
-
+_TOLD = re.compile(f"sep=([{SEPARATORS}])", re.IGNORECASE)  # the first line, for Excel
 
 _FORMULA = tuple("=+-@\uff1d\uff0b\uff0d\uff20")  # what formulas begin with, the wide forms included
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?|[0-9]*\.[0-9]+)(e[+-]?[0-9]+)?", re.IGNORECASE)
@@ -55,19 +55,20 @@ class Table(NamedTuple):
 def read_table(path: str | Path) -> Table:
     """Read a CSV file row by row; values are stripped.
 
-    The first line names the columns, and says which of `SEPARATORS` separates values. A value that contains
-    it, or a line break, stands in double quotes. Rows without any value are left out; so is a column without
-    a name, as pandas writes its index, with a warning if it has values.
+    The first line names the columns, and says which of `SEPARATORS` separates values; above it may stand
+    Excel's `sep=;`. A value that contains the separator, or a line break, stands in double quotes. Rows
+    without any value are left out; so is a column without a name, as pandas writes its index, with a warning
+    if it has values.
 
     OSError is raised as by `open_regular`. ValueError, which names the line, also while rows are read: a
     column is named twice, a row has more or fewer values than there are columns, or the file is something
     else.
     """
     rows = _rows(path)
-    _, (separator, *names) = next(rows, (0, [","]))
+    first, (separator, *names) = next(rows, (1, [","]))
     named = [column for column, name in enumerate(names) if name]
     if twice := [name for name, count in Counter(names).items() if name and count > 1]:
-        raise ValueError(f"line 1: two columns are named {twice[0][:40]!r}")
+        raise ValueError(f"line {first}: two columns are named {twice[0][:40]!r}")
 
     def of_named() -> Iterator[tuple[int, list[str]]]:
         unnamed = [column for column, name in enumerate(names) if not name]
@@ -88,7 +89,10 @@ def _rows(path: str | Path) -> Iterator[tuple[int, list[str]]]:
         line = 1
         try:
             head = _head(text)
-            separator = max(SEPARATORS, key=lambda mark: _width(head[-1:], mark))
+            separator, above = max(SEPARATORS, key=lambda mark: _width(head[-1:], mark)), 0
+            if told := _TOLD.fullmatch("".join(head[-1:]).strip(" \r\n")):
+                head, separator, above = [], told[1], len(head)
+                line = above + 1
             reader = csv.reader(
                 chain(head, text), delimiter=separator, strict=True, skipinitialspace=separator != "\t"
             )
@@ -98,7 +102,7 @@ def _rows(path: str | Path) -> Iterator[tuple[int, list[str]]]:
                 if any(values):
                     yield line, first + values
                     first = []
-                line = reader.line_num + 1
+                line = above + reader.line_num + 1
         except UnicodeDecodeError:
             raise ValueError(
                 f"line {_bad_line(path)} is not UTF-8 text; save the file as CSV in UTF-8"

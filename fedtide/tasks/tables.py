@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar
 
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 
 from fedtide.base.allowed import Checked
 from fedtide.base.errors import SettingsError
-from fedtide.base.numbers import Decimals
+from fedtide.base.numbers import Decimals, exact
 from fedtide.base.preprocessing import (
     CLASSIFICATION,
     REGRESSION,
@@ -76,7 +77,15 @@ class Column(ABC):
             raise SettingsError(f"{self.what} has {len(values)} different values; {reason}")
         if len(values) < 2:
             raise SettingsError(f"{self.what} has the same value in all rows")
+        numbers = self.exact(values) or []
+        if real := next((number for number in numbers if number != number.to_integral_value()), None):
+            reason = "set kind=regression to predict them; classes are names or whole numbers"
+            raise SettingsError(f"{self.what} has numbers such as {real}; {reason}")
         return found.astype(np.int64), values
+
+    def exact(self, values: Sequence[Any]) -> list[Decimal] | None:
+        """Return the numbers that all of these values are, if they are numbers."""
+        return exact([*map(str, values)])
 
     def indicators(self) -> tuple[NDArray[np.bool_], list[Any]]:
         """Return whether each row has each of the different values, shape (n, values), and these values."""
@@ -213,6 +222,13 @@ class TextColumn(Column):
             self._read(row, text, require_value)
             found[row] = self._read(row, text, self.number, self.hint)
         return found[:, None]
+
+    def exact(self, values: Sequence[str]) -> list[Decimal] | None:
+        """See `Column.exact`."""
+        try:
+            return super().exact([*map(self.number.pointed, values)])
+        except ValueError:  # decimal points and commas
+            return None
 
     def _read(self, row: int, text: str, read: Callable[[str], Any], hint: str = "") -> Any:
         try:
