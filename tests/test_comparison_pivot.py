@@ -69,7 +69,7 @@ def test_the_heads_of_a_table_in_latex() -> None:
     lines = pivot_table(pivot, "More & more.").splitlines()
     assert lines[2].startswith(r"\caption{Accuracy in \%. Mean $\pm$ standard deviation over 2 seeds. ")
     assert lines[2].endswith(r"More \& more.}")
-    assert lines[3:12] == [
+    assert lines[4:13] == [
         r"\begin{tabular}{lrrrr}",
         r"\toprule",
         r"partition & \multicolumn{2}{c}{label} & \multicolumn{2}{c}{iid} \\",
@@ -82,7 +82,7 @@ def test_the_heads_of_a_table_in_latex() -> None:
     ]
     (pivot,) = pivots({"strategy": ["fedavg"], "local-steps": [*range(1, 11)]}, [(0.5, 0.5)] * 10)
     lines = pivot_table(pivot).splitlines()
-    assert lines[3] == r"\begin{tabular}{lrrrr}"
+    assert lines[4] == r"\begin{tabular}{lrrrr}"
     assert [line.count("&") for line in lines if "multicolumn" in line] == [4, 4, 2]
 
 

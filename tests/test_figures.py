@@ -1,6 +1,7 @@
 """Figures for print: what is drawn of a page's figures, and the files."""
 
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -279,6 +280,17 @@ def test_the_figures_of_a_run_as_files(folder: Path, tmp_path: Path, capsys: Any
     assert not [
         name for name, content in files.items() if b"CreationDate" in content or b"dc:date" in content
     ]
+
+
+def test_figures_without_matplotlib(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    """One line says what to install; a comparison in a notebook is its table alone."""
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert main([str(folder), "--figures", "of"]) == 2
+    assert "pip install 'fedtide[figures]'" in capsys.readouterr().err
+    with pytest.raises(ValueError, match="figures need matplotlib"):
+        GRID[0].run.plot()
+    monkeypatch.setitem(sys.modules, "matplotlib.style", None)
+    assert "<img" not in fedtide.Comparison(GRID, Path())._repr_html_()
 
 
 def test_a_style_of_ones_own_and_what_is_refused(folder: Path, tmp_path: Path, capsys: Any) -> None:

@@ -42,7 +42,7 @@ def latex(rows: Sequence[Columns], about: str) -> str:
 
 
 def _table(columns: str, lines: Sequence[str], caption: str) -> str:
-    begin = [r"\begin{table}", r"\centering", rf"\caption{{{_escaped(caption)}}}"]
+    begin = [r"\begin{table}", r"\centering", rf"\caption{{{_escaped(caption)}}}", r"\smallskip"]
     begin += [rf"\begin{{tabular}}{{{columns}}}", r"\toprule"]
     return "\n".join([*begin, *lines, r"\bottomrule", r"\end{tabular}", r"\end{table}", ""])
 
