@@ -12,7 +12,7 @@ from fedtide.engine.read_run import read_run
 from fedtide.engine.run_files import records_in
 from fedtide.engine.stopping import StoppingRule, slow_evaluation
 from fedtide.runs import outcome
-from fedtide.tasks import Metric
+from fedtide.tasks import ACCURACY, Metric
 
 SMALL = ["--client-gpus=0", "--model=logistic", "--num-clients=4", "--local-steps=4", "--no-report"]
 ERROR = Metric("mean-absolute-error", higher_is_better=False, is_share=False)
@@ -63,6 +63,9 @@ def test_patience_counts_evaluations_without_improvement() -> None:
     losses = StoppingRule(Settings(patience=2, stop_at="loss=0.1"))
     assert stopped_in(losses, "loss", [2.3, 2.0, 1.9, 1.9, 1.95]) == 4
     assert "the best is 1.9 in round 2" in losses.reason
+    metrics = [ACCURACY, Metric("hamming_loss", higher_is_better=False)]
+    hamming = StoppingRule(Settings(patience=2, stop_at="hamming_loss=0.1"), metrics)
+    assert stopped_in(hamming, "hamming_loss", [0.5, 0.4, 0.3, 0.35, 0.3]) == 4
 
 
 def test_in_event_time_evaluations_are_due_by_the_clock() -> None:
