@@ -1,10 +1,10 @@
 """What a round costs besides its work on devices: real SuperNodes on this machine.
 
-    python benchmarks/devices.py [--nodes 3,5] [--rounds 8] [--clients numpy,torch]
+    python benchmarks/devices.py [--nodes 3,5] [--rounds 8] [--clients numpy,torch] [--run-config SETTINGS]
 
 For each kind of client and number of nodes, a SuperLink, the nodes and one run. Of the modes, `plain` is
 Flower's `flower-supernode` as it is, `short` is `python -m clients.device` (shorter waits), and `resident`
-the same with `--resident`. The task is logistic regression on the digits, 5 steps: nearly no work.
+the same with `--resident`. The task is by default logistic regression on the digits, 5 steps: nearly no work.
 
 - round: mean seconds of a round, the first one left out
 - work: mean over rounds of the longest time that a client spent on its local steps
@@ -77,7 +77,7 @@ class Memory(threading.Thread):
                 best[kind] = max(best.get(kind, 0.0), int(found[1]) / 1024)
 
 
-def measure(mode: str, client: str, nodes: int, rounds: int) -> dict[str, Any]:
+def measure(mode: str, client: str, nodes: int, rounds: int, config: str, data: str) -> dict[str, Any]:
     """Run one federation; return its numbers."""
     with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
         folder = Path(name)
@@ -95,18 +95,20 @@ def measure(mode: str, client: str, nodes: int, rounds: int) -> dict[str, Any]:
         for k in range(nodes):
             if mode == "plain":
                 told = f'client-id={k} record-trace="{logs}"' + (" numpy=true" if client == "numpy" else "")
+                told += f' data="{data}"' if data else ""
                 options = ["--insecure", "--superlink", address, "--port", str(ports[k])]
                 commands.append([str(BIN / "flower-supernode"), *options, "--node-config", told])
             else:
                 options = ["--superlink", address, "--client-id", str(k), "--record-trace", str(logs)]
                 options += MODES[mode] + (("--numpy",) if client == "numpy" else ())
+                options += ["--data", data] if data else []
                 commands.append([sys.executable, "-m", "clients.device", *options])
         for command in commands:
             process = subprocess.Popen(command, cwd=ROOT, env=env, stdout=log, stderr=log)
             stack.callback(_end, process)
         memory = Memory(str(home))
         memory.start()
-        settings = f"num-clients={nodes} num-rounds={rounds} model='logistic' local-steps=5 report=false"
+        settings = f"num-clients={nodes} num-rounds={rounds} local-steps=5 report=false {config}"
         settings += f" run-dir='{folder / 'runs'}' connect-timeout=240.0"
         run = [str(BIN / "flwr"), "run", str(ROOT), "lab", "--stream", "--run-config", settings]
         wait_for_port(port)
@@ -171,6 +173,11 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=8, help="rounds of a run (8)")
     parser.add_argument("--clients", default="numpy,torch", help="kinds of client (numpy,torch)")
     parser.add_argument("--modes", default=",".join(MODES), help=f"modes ({','.join(MODES)})")
+    text = "task and model of the runs (model='logistic')"
+    parser.add_argument("--run-config", default="model='logistic'", metavar="SETTINGS", help=text)
+    parser.add_argument(
+        "--data", default="", metavar="FILE", help="data of each node (its part of the run's)"
+    )
     parser.add_argument("--json", type=Path, help="file for all numbers")
     options = parser.parse_args()
     results = []
@@ -178,7 +185,8 @@ def main() -> int:
         for nodes in map(int, options.nodes.split(",")):
             for mode in options.modes.split(","):
                 load = os.getloadavg()[0]
-                results.append(measure(mode, client, nodes, options.rounds) | {"load": load})
+                asked = (options.rounds, options.run_config, options.data)
+                results.append(measure(mode, client, nodes, *asked) | {"load": load})
                 print(table(results[-1:]).splitlines()[-1], f"load {load:.1f}", file=sys.stderr, flush=True)
     print("Memory: MiB, rss (pss).\n\n" + table(results))
     if options.json:

@@ -10,7 +10,10 @@ if (($# < 3)) || ! [[ $1 =~ ^[0-9]+$ && $2 == *:* && -r $3 ]]; then
     exit 2
 fi
 deploy=$(cd "$(dirname "$0")" && pwd)
-dpkg -s python3-venv openssh-client > /dev/null 2>&1 || apt-get install -y python3-venv openssh-client
+if ! dpkg -s python3-venv openssh-client > /dev/null 2>&1; then
+    apt-get update -qq
+    apt-get install -y -qq python3-venv openssh-client
+fi
 id fedtide > /dev/null 2>&1 || useradd --system --home-dir /var/lib/fedtide fedtide
 [[ -z ${SUDO_USER:-} ]] || usermod --append --groups fedtide "$SUDO_USER" # who collects the traces
 
@@ -20,7 +23,7 @@ for part in clients deploy fedtide strategies traces; do
     cp -r "$deploy/../$part" /opt/fedtide/
 done
 [[ -x /opt/fedtide/.venv/bin/pip ]] || python3 -m venv /opt/fedtide/.venv
-/opt/fedtide/.venv/bin/pip install --quiet -r "/opt/fedtide/deploy/${4:-requirements-device-torch.txt}"
+TMPDIR=/var/tmp /opt/fedtide/.venv/bin/pip install --quiet -r "/opt/fedtide/deploy/${4:-requirements-device-torch.txt}"
 
 install -m 644 "$3" /etc/fedtide/ca.crt
 "$deploy/key.sh" /etc/fedtide/device.key "$1"

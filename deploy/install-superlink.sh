@@ -9,16 +9,17 @@ if (($# == 0)) || [[ $1 == -* ]]; then
     exit 2
 fi
 root=$(cd "$(dirname "$0")/.." && pwd)
-for package in python3-venv openssl rsync; do
-    dpkg -s $package > /dev/null 2>&1 || apt-get install -y $package
-done
+if ! dpkg -s python3-venv openssl rsync > /dev/null 2>&1; then
+    apt-get update -qq
+    apt-get install -y -qq python3-venv openssl rsync
+fi
 id fedtide > /dev/null 2>&1 || useradd --system --home-dir /var/lib/fedtide fedtide
 [[ -z ${SUDO_USER:-} ]] || usermod --append --groups fedtide "$SUDO_USER" # who reads the runs
 
 mkdir -p /opt/fedtide /etc/fedtide
 rsync --archive --delete --exclude '.*' --exclude runs "$root/" /opt/fedtide/
 [[ -x /opt/fedtide/.venv/bin/pip ]] || python3 -m venv /opt/fedtide/.venv
-/opt/fedtide/.venv/bin/pip install --quiet -r "/opt/fedtide/${REQUIREMENTS:-requirements.txt}"
+TMPDIR=/var/tmp /opt/fedtide/.venv/bin/pip install --quiet -r "/opt/fedtide/${REQUIREMENTS:-requirements.txt}"
 
 CERTIFICATES=/etc/fedtide/certificates "$root/deploy/certificates.sh" "$@"
 chown fedtide /etc/fedtide/certificates/server.key

@@ -149,6 +149,7 @@ def lasting(lab: Lab, service: str) -> None:
     server.script(service.replace("min-nodes = 3", "num-rounds = 4"), "~/fedtide")
     for done, killed in ((1, "[s]uperlink.py"), (2, "[f]edtide fleet run")):
         wait(lab, lambda done=done: int(server.root(rounds)) > done)
+        wait(lab, lambda done=done: f"round {done}/4" in server.log("fedtide-run@night"))
         server.root(f"pkill -9 -f '{killed}'")
     wait(lab, lambda: "finished: " in server.log("fedtide-run@night"))
     records = map(json.loads, server.root("cat /var/lib/fedtide/runs/night/*/metrics.jsonl").splitlines())
@@ -180,9 +181,12 @@ def keys(lab: Lab) -> None:
 
 
 def afterwards(lab: Lab) -> None:
-    """Section 5: logs, a rehearsal, a replay with the weights of the run, a board that leaves, a backup."""
+    """Section 5: logs, a rehearsal, a replay with the weights of the run, a board that leaves, a backup.
+
+    From that, a server is set up again: its certificate is the one that boards trust, and it knows them.
+    """
     server = lab.server
-    block, backup = commands("5. Afterwards")
+    block, backup, restore = commands("5. Afterwards")
     folder = server.script("ls /var/lib/fedtide/runs | grep seed").strip()  # of the first run
     told = server.script(block.replace("FOLDER", folder), "~/fedtide")
     assert "which method for these boards" not in told
@@ -196,6 +200,20 @@ def afterwards(lab: Lab) -> None:
     kept = server.script("tar -tzf fedtide.tar.gz", "~/fedtide").splitlines()
     files = ("etc/fedtide/certificates/ca.crt", "var/lib/fedtide/superlink.db", "home/op/.flwr/fleet.toml")
     assert {*files} <= {*kept}
+    before = fleet(lab)
+    server.script(
+        "sudo systemctl stop fedtide-run@night; sudo systemctl stop fedtide-superlink; rm -r ~/.flwr"
+    )
+    server.root(
+        "rm -r /etc/fedtide /var/lib/fedtide; userdel fedtide; groupdel fedtide; useradd --system another"
+    )
+    server.script(restore, "~/fedtide")
+    wait(lab, lambda: server.root("ss -ltn | grep -c :8000 || true").strip() != "0")
+    wait(lab, lambda: fleet(lab)["pi-0"]["state"] == "online")
+    assert {name: own["node"] for name, own in fleet(lab).items()} == {
+        name: own["node"] for name, own in before.items()
+    }
+    wait(lab, lambda: "finished: " in server.log("fedtide-run@night").splitlines()[-1])
 
 
 @pytest.mark.slow

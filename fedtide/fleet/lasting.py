@@ -6,6 +6,7 @@ after a reboot, when the SuperLink has been restarted, or when the command itsel
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import subprocess
@@ -106,6 +107,7 @@ class LastingRun:
             flwr = [str(Path(sys.executable).with_name("flwr")), "run", str(self.app), self.superlink]
             self._process = subprocess.Popen(
                 [*flwr, "--stream", "--run-config", config.name],
+                env={**os.environ, "PYTHONUNBUFFERED": "1"},  # a round's line is there when it ends
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 text=True,
