@@ -12,11 +12,14 @@ from sklearn.metrics import f1_score, roc_auc_score
 import fedtide
 import sim
 from fedtide.base.errors import SettingsError
+from fedtide.engine.client_numbers import ClientNumbers
 from fedtide.engine.groups import QUARTERS, groups_of, spread
 from fedtide.engine.read_run import Run
 from fedtide.engine.records import parse_record
 from fedtide.federation import Federation
 from fedtide.loggers.base import scalars
+from fedtide.report.groups import groups_tables
+from fedtide.tasks import ACCURACY
 
 WARDS = ("north", "south", "west")
 CLIENTS = 16
@@ -135,6 +138,17 @@ def test_wrong_groups_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture
     for wrong_groups in ('{"participation": 1}', '{"participation": {"a": {"x": "y"}}}', "[]"):
         with pytest.raises(ValueError, match=r"groups of round 1 is .* not an object of groups"):
             parse_record(b'{"round": 1, "groups": %s}' % wrong_groups.encode())
+
+
+def test_quarters_stay_in_order_where_a_seed_lacks_one() -> None:
+    def numbers(*names: str) -> ClientNumbers:
+        groups = {"participation": {name: {"clients": 2, "examples": 4, "accuracy": 0.5} for name in names}}
+        return ClientNumbers([], [], [], [], [], "accuracy", True, [], "", [], {"mean": 0.5}, groups)
+
+    seeds = [numbers("never took part", *QUARTERS[2:]), numbers(*QUARTERS[:2])]
+    (_, spread_table), (_, table) = groups_tables({"fedavg": seeds}, [ACCURACY])
+    assert spread_table.rows == [["50.00", "", "", "", ""]]
+    assert [row[1] for row in table.rows] == ["never took part", *QUARTERS]
 
 
 def test_loggers_get_names_that_they_allow() -> None:

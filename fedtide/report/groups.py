@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
 from fedtide.comparison.bands import Band, bands_of
 from fedtide.engine.client_numbers import ClientNumbers
-from fedtide.engine.groups import BY_PARTICIPATION, OF_DATA
+from fedtide.engine.groups import BY_PARTICIPATION, NEVER, OF_DATA, QUARTERS
 from fedtide.engine.read_run import Run
 from fedtide.report import plots
 from fedtide.report.plots import Figure, Plot, Table, Toggle
@@ -22,7 +22,7 @@ SPREAD = {
 }
 POINTS = 200  # of a line
 ABOUT = "Metrics of the members' held-out examples, those of a group taken together."
-QUARTERS = (
+ABOUT_QUARTERS = (
     "Clients that took part at all are in quarters, divided at the quartiles of the number of rounds so far "
     "in which an update of theirs counted."
 )
@@ -38,7 +38,7 @@ def groups_figures(runs: Mapping[str, Sequence[Run]], metrics: Sequence[Metric])
             for label in labels
             for metric in metrics
         }
-        if names := list(dict.fromkeys(name for found in curves.values() for name in found)):
+        if names := _ordered(name for found in curves.values() for name in found):
             figures.append(
                 _figure(kind, f"Clients by {title}", curves, labels, names[: plots.MAX_LINES], metrics)
             )
@@ -65,7 +65,7 @@ def _figure(
         plots.views(toggles, lambda key, label: _view(curves[labels[int(label)], key], by_key[key], names)),
         toggles,
         legend=plots.legend(names, names),
-        notes=[ABOUT, *([QUARTERS] if kind == BY_PARTICIPATION else [])],
+        notes=[ABOUT, *([ABOUT_QUARTERS] if kind == BY_PARTICIPATION else [])],
         height=360,
     )
 
@@ -123,7 +123,7 @@ def _spread(own: Sequence[ClientNumbers], factor: float) -> list[str]:
 def _rows(own: Sequence[ClientNumbers], metrics: Sequence[Metric]) -> Iterator[list[str]]:
     """Yield a row for each group that any seed has."""
     for kind in KINDS:
-        for name in dict.fromkeys(name for each in own for name in each.groups.get(kind, {})):
+        for name in _ordered(name for each in own for name in each.groups.get(kind, {})):
             of = [each.groups[kind][name] for each in own if name in each.groups.get(kind, {})]
             counts = (f"{_mean([one.get(key) for one in of]):.4g}" for key in ("clients", "examples"))
             factors = {metric.key: plots.unit(metric)[1] for metric in metrics}
@@ -131,6 +131,12 @@ def _rows(own: Sequence[ClientNumbers], metrics: Sequence[Metric]) -> Iterator[l
                 _text(factor * _mean([one.get(key) for one in of]), factor) for key, factor in factors.items()
             )
             yield [KINDS[kind], name, *counts, *values]
+
+
+def _ordered(names: Iterable[str]) -> list[str]:
+    """Return the different names, those of quarters in their order, which one seed may lack."""
+    order = {name: i for i, name in enumerate((NEVER, *QUARTERS))}
+    return sorted(dict.fromkeys(names), key=lambda name: order.get(name, -1))
 
 
 def _mean(values: Sequence[float | None]) -> float:
