@@ -23,6 +23,7 @@ MIN_SMOOTHED = 5  # points of a line
 TABLE_ROWS = 40
 HEIGHT = 250  # pixels of a curve
 LOSS = Metric("loss", higher_is_better=False, is_share=False)
+TITLES = {"train_loss": "training loss"}  # as elsewhere on the page
 VALUES, MAIN = "Values", "main"  # the toggle of what is drawn, and its option for metrics and loss
 
 Bands = Mapping[str, Mapping[str, Band]]
@@ -134,7 +135,8 @@ def _curves(metrics: Sequence[Metric], groups: Mapping[str, Sequence[Run]], poin
     found = []
     for metric in metrics:
         bands = {label: own for label, of in groups.items() if (own := bands_of(of, metric.key, points))}
-        found += [Curve(metric.key, *plots.unit(metric), bands)] if bands else []
+        title, factor = plots.unit(metric)
+        found += [Curve(metric.key, TITLES.get(metric.key, title), factor, bands)] if bands else []
     return found
 
 
