@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import fedtide
 import sim
 from clients.simulated.evaluation import part_scores
 from fedtide.comparison.bands import bands_of
@@ -329,6 +330,17 @@ def test_asynchronous_and_synchronous_methods_share_a_panel() -> None:
         f"trace {trace}": {name: label + trace for name, label in names.items()}
         for trace in ("phones", "speeds")
     }
+
+
+@pytest.mark.parametrize("kept", [{"strategy": [1, 2]}, {"nonesuch": {}}, ["fedavg"], "fedavg", None])
+def test_a_baseline_that_no_comparison_has_is_the_first_method(
+    compared: Path, tmp_path: Path, kept: Any
+) -> None:
+    folder = Path(shutil.copytree(compared.parent, tmp_path / "copy")) / compared.name
+    about = json.loads((folder / "comparison.json").read_text())
+    assert about["baseline"] == {"strategy": "fedavg"}
+    (folder / "comparison.json").write_text(json.dumps(about | {"baseline": kept}))
+    assert {row.versus for row in fedtide.load(folder).rows} == {"fedavg"}
 
 
 def test_a_comparison_made_again(compared: Path, tmp_path: Path, capsys: Any) -> None:

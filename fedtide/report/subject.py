@@ -181,5 +181,6 @@ def _comparison(folder: Path, trust: bool) -> Subject:
         except ValueError:  # also: settings of an unknown version
             lacking.append(Lacking(varied, isinstance(failed, dict) and name in failed))
     baseline = about.get("baseline")  # earlier versions kept none
-    baseline = baseline if isinstance(baseline, dict) else None
-    return Subject(runs, command_of(about), _targets(about.get("reach")), baseline, [folder], lacking)
+    known = isinstance(baseline, dict) and any(baseline.items() <= entry.items() for entry in index)
+    reach = _targets(about.get("reach"))
+    return Subject(runs, command_of(about), reach, baseline if known else None, [folder], lacking)
