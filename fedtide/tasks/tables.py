@@ -284,8 +284,10 @@ class Tabular(DividedTask, Checked):
     kind
         `classification`: the target's values are classes, in their order, and 1, 1.0 and 01 are one of them;
         or `regression`: they are numbers, and the mean absolute error is reported in their unit.
-    categories, drop
-        Columns that are categories, and that are not used, with `+` between them.
+    categories
+        Columns of which each value becomes a feature of 0 or 1, with `+` between them.
+    drop
+        Columns to leave out, with `+` between them.
     standardise
         Whether numbers, a target included, get mean 0 and standard deviation 1; otherwise they enter as they
         are.
