@@ -146,11 +146,11 @@ class MetricFunction:
         of_classes = self.view == "probabilities" and targets.ndim == 1
         if of_classes and self.part.name in SCIKIT_LEARN and self.part.takes("labels"):
             options["labels"] = np.arange(max(2, num_classes))  # some may be missing among the targets
-        arguments: tuple[Any, Any] = (targets, given)
+        arguments: tuple[Any, Any] = (_read_only(targets), _read_only(given))  # also of the other metrics
         if self.view == "preds":
             import torch
 
-            arguments = torch.from_numpy(given), torch.from_numpy(targets)
+            arguments = torch.tensor(given), torch.tensor(targets)
         with warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("always")
             value = self._number(self.part.factory(*arguments, **options))
@@ -238,6 +238,13 @@ def view_of(view: View, criterion: Criterion, outputs: Tensor, targets: Tensor) 
     array = found.cpu().numpy()
     array = array if classes else _narrow(array)
     return criterion.original(array) if numbers else array
+
+
+def _read_only(array: NDArray[Any]) -> NDArray[Any]:
+    """Return a view of an array that cannot be changed."""
+    view = array.view()
+    view.flags.writeable = False
+    return view
 
 
 def _narrow(array: NDArray[Any]) -> NDArray[Any]:
