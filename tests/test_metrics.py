@@ -4,6 +4,7 @@ import json
 import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,17 @@ def of_tensors(preds: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
 def changing(y_true: NDArray[Any], y_pred: NDArray[Any]) -> float:
     """Fail where predictions are not those that metrics are tried with: of the trained model alone."""
     return 1 / int(np.mean(y_true == y_pred) < 0.3)
+
+
+def in_place(y_true: NDArray[Any], y_pred: NDArray[Any]) -> float:
+    """Change what is also the loss's and the other metrics'."""
+    y_true[y_true > 1] = 1
+    return float(np.mean(y_true == y_pred))
+
+
+def tensors_in_place(preds: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    """Likewise of tensors, which cannot be read-only."""
+    return (preds.zero_() + target.zero_()[:, None]).float().sum()
 
 
 def nothing(y_true: NDArray[Any]) -> float:
@@ -286,6 +298,7 @@ WRONG = {
     "recall:average=none": "metrics recall:average=none: ",
     "numpy.vstack": "metrics numpy.vstack ",
     "test_metrics.outputs_of": "metrics test_metrics.outputs_of ",
+    "test_metrics.in_place": "assignment destination is read-only (test_metrics.py, line ",
 }
 
 
@@ -347,14 +360,31 @@ def test_runs_stop_and_are_compared_by_them(tmp_path: Path) -> None:
     assert all(cost is not None for cost in table.rows[0].reached[table.rows[0].reach[0]])
 
 
+def test_a_metric_that_changes_its_tensors_changes_no_other_number(simulate: Callable[..., Any]) -> None:
+    alone, beside = (
+        simulate(task="digits", num_rounds=1, metrics=specs).records[-1]
+        for specs in (["log_loss"], ["test_metrics.tensors_in_place", "log_loss"])
+    )
+    assert {key: beside[key] for key in ("loss", "accuracy", "log_loss")} == {
+        key: alone[key] for key in ("loss", "accuracy", "log_loss")
+    }
+
+
 def test_an_object_is_named_by_its_function(tmp_path: Path) -> None:
     def median(y_true: NDArray[Any], y_score: NDArray[Any]) -> float:
         return float(np.median(y_score))
 
+    few = {"engine": "inline", "run_dir": tmp_path, "progress": False}
     for metric in (median, [median, "log_loss"]):
-        done = fedtide.run(**SMALL | {"metrics": metric}, engine="inline", run_dir=tmp_path, progress=False)
+        done = fedtide.run(**SMALL | {"metrics": metric}, **few)
         assert [m.key for m in done.measured][:2] == ["accuracy", "median"]
         assert 0 < done.records[-1]["median"] < 0.1
+    macro = partial(scikit.f1_score, average="macro")  # which has no name
+    done = fedtide.run(**SMALL | {"metrics": [macro, "f1_score:average=macro"]}, **few)
+    assert (key := done.measured[1].key).startswith("partial")
+    assert done.records[-1][key] == done.records[-1]["f1_score_macro"]
+    with pytest.raises(SettingsError, match="metrics: median and median are both recorded as median"):
+        fedtide.run(**SMALL | {"metrics": [median, median]}, **few)
 
 
 names = st.sampled_from(["f1_score", "a.b", "log_loss"])

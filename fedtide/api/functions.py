@@ -11,6 +11,7 @@ from typing import Any
 
 from fedtide.api.running import PreparedRun, cells_of, compare_and_report
 from fedtide.api.values import setting_values
+from fedtide.base import dotted
 from fedtide.base.display import display
 from fedtide.base.errors import RunError, SettingsError
 from fedtide.base.wording import new_console, say
@@ -165,6 +166,9 @@ def _own_errors() -> Iterator[None]:
     """Raise what is nobody's mistake as an error of this interface."""
     try:
         yield
+    except SettingsError as error:
+        error.args = (dotted.shown(str(error)),)
+        raise
     except EngineLost as error:
         raise RunError(str(error)) from None
     except Stopped as stopped:

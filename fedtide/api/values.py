@@ -51,7 +51,8 @@ def _plain(kind: str, value: Any, unknown: Callable[[str], object]) -> Any:
         name = f"{value.__module__}.{value.__qualname__}"
         if _FIRST.setdefault(name, digits) == digits:
             return name  # else its module is no longer what another process imports
-    named = factory is value and value.__name__.isidentifier()  # what tells others apart is a part of theirs
+    # What tells others apart is a part of their names.
+    named = factory is value and getattr(value, "__name__", "").isidentifier()
     name = f"{_name_of(value)}{'__' if named else '_'}{(digits or uuid.uuid4().hex)[:10]}"
     name = dotted.provide(name, factory)
     if digits is None:
