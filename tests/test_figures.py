@@ -25,6 +25,7 @@ from fedtide.report.subject import Subject
 
 pytest.importorskip("matplotlib")
 from matplotlib import rc_context, rcParams
+from matplotlib.colors import to_hex
 from matplotlib.figure import Figure as MatplotlibFigure
 
 from fedtide.report.drawing import draw
@@ -75,6 +76,14 @@ def test_a_single_line_has_no_marker() -> None:
         (axes,) = drawn(a_figure([plots.trace([1.0, 2], [3.0, 4], line=plots.line(1))]), "y")
     (line,) = axes.get_lines()
     assert (line.get_color(), line.get_marker(), line.get_linestyle()) == (plots.SERIES[1], "", "-")
+
+
+def test_a_line_of_one_point_is_a_dot_of_its_colour() -> None:
+    """Of a group that only the last evaluation has."""
+    (axes,) = drawn(a_figure([plots.trace([6.0], [0.5], line=plots.line(1))]), "y")
+    (dots,) = axes.collections
+    assert dots.get_offsets().tolist() == [[6, 0.5]]
+    assert to_hex(dots.get_facecolor()[0]).upper() == plots.SERIES[1]
 
 
 def test_bars_areas_and_dots() -> None:
@@ -245,6 +254,7 @@ def test_plots_of_runs_and_comparisons() -> None:
             "x is 'round'; it must be one of rounds, uploads, bytes, time; did you mean rounds?",
         ),
         ({"ax": ax}, "ax has 1 axes for 2 settings"),
+        ({"ax": ax.figure}, "ax is a Figure; give axes, as of pyplot.subplots"),
     ):
         with pytest.raises(ValueError, match=re.escape(says)):
             comparison.plot(**given)

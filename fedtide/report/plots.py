@@ -25,6 +25,7 @@ MAX_LINES = len(SERIES) * len(DASHES)
 TIME_UNITS = (("days", 86400), ("hours", 3600), ("minutes", 60), ("seconds", 1), ("milliseconds", 1e-3))
 """Names and sizes, in seconds, the largest first."""
 MAX_RUNS = 12  # that a figure shows one by one
+DOT = 8  # pixels
 MAX_DOTS = 3000  # of all labels together, but at least 50 of each
 TABLE_ROWS = 600  # of all runs together, but at least 10 of each
 MAX_NAME = 14  # characters of a name at an axis
@@ -162,9 +163,11 @@ def legend(labels: Sequence[str], drawn: Iterable[str]) -> list[Entry]:
 
 def trace(x: Iterable[float], y: Iterable[float], hover: str = "", **more: Any) -> Plot:
     """Return a trace: a line, or a dot if it has a single point; `hover` is a template of Plotly."""
-    shown = {"hovertemplate": f"{hover}<extra></extra>"} if hover else {"hoverinfo": "skip"}
+    shown: Plot = {"hovertemplate": f"{hover}<extra></extra>"} if hover else {"hoverinfo": "skip"}
     places = numbers(x)
     mode = "lines" if len(places) > 1 else "markers"
+    if mode == "markers" and "color" in more.get("line", {}):
+        shown["marker"] = {"color": more["line"]["color"], "size": DOT}
     return {"x": places, "y": numbers(y), "mode": mode, **shown, **more}
 
 
@@ -177,7 +180,7 @@ def band(x: Numbers, low: Numbers, high: Numbers, own: str, opacity: float) -> P
 
 def dots(i: int, number: int, opacity: float) -> Plot:
     """Return the style of the i-th label's dots, smaller if there are many."""
-    return {"color": colour(i), "size": 8 if number < 200 else 5, "opacity": opacity}
+    return {"color": colour(i), "size": DOT if number < 200 else 5, "opacity": opacity}
 
 
 def plain(text: object) -> str:

@@ -64,6 +64,8 @@ def plot(
             axes = [*pyplot.subplots(1, several, sharey=True, squeeze=False, **size)[1].flat]
         else:
             axes = [*ax] if isinstance(ax, Iterable) else [ax]
+        if wrong := [type(own).__name__ for own in axes if not isinstance(own, pyplot.Axes)]:
+            raise SettingsError(f"ax is a {wrong[0]}; give axes, as of pyplot.subplots")
         if len(axes) != several:
             raise SettingsError(f"ax has {len(axes)} axes for {count(several, 'setting')}")
         for own, (title, view) in zip(axes, drawing.views.items(), strict=True):
