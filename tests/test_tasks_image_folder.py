@@ -81,6 +81,22 @@ def test_classes_are_divided_by_a_partition(tmp_path: Path) -> None:
     assert {(image.tobytes(), label) for image, label in zip(x, y.tolist(), strict=True)} <= of_board
 
 
+def test_photographs_are_turned_as_the_camera_was_held(tmp_path: Path) -> None:
+    """Phones save the sensor's pixels, and in EXIF how to turn them; damaged EXIF data say nothing."""
+    pixels, exif = grey(), Image.Exif()
+    exif[0x0112] = 6  # to be turned clockwise
+    for label in "ab":
+        for number, block in enumerate((b"", exif.tobytes(), b"Exif\0\0MM")):
+            (tmp_path / label).mkdir(exist_ok=True)
+            Image.fromarray(pixels).save(tmp_path / label / f"{number}.PNG", exif=block)
+    data = data_of(f"folder:{tmp_path},normalize=false", 1)
+    found = [
+        image[0] for image in np.rint(np.concatenate([data.train_set(np.array([0]))[0], data.test[0]]) * 255)
+    ]
+    assert sum(np.array_equal(image, pixels) for image in found) == 4
+    assert sum(np.array_equal(image, np.rot90(pixels, -1)) for image in found) == 2
+
+
 def test_fedscale_maps_files_to_clients(tmp_path: Path) -> None:
     for split, rows in (("train", [(7, "a", 2), (7, "b", 0), (12, "c", 2)]), ("test", [(99, "d", 0)])):
         lines = ["client_id,sample_path,label_name,label_id"]
@@ -138,6 +154,13 @@ def test_what_is_refused(change: str, says: str, tmp_path: Path) -> None:
     given = tmp_path / change if "/" not in change else folder
     with pytest.raises(ValueError, match=f"^task folder: .*{says}"):
         data_of(f"folder:{given}", 2)
+
+
+def test_a_size_that_no_memory_holds_is_refused_before_an_image_is_resized(tmp_path: Path) -> None:
+    for label in "ab":
+        save(tmp_path / label / "0.png", grey())
+    with pytest.raises(ValueError, match="2 images of 100000x100000 pixels are too many; set another size="):
+        data_of(f"folder:{tmp_path},size=100000", 1)
 
 
 def test_a_path_with_a_comma_is_refused(tmp_path: Path) -> None:

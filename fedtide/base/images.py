@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +44,10 @@ def stacked(
     messages, and `where` one. SettingsError: they are of different kinds or sizes, or too many.
     """
     stack: NDArray[np.unsignedinteger] = np.empty(0, np.uint8)
+    if count * size**2 > MAX_NUMBERS:
+        raise SettingsError(
+            f"{what}: {count:,} images of {size}x{size} pixels are too many; set another size="
+        )
     for row, image in enumerate(images):
         try:
             pixels = pixels_of(image, size)
@@ -69,9 +73,12 @@ def stacked(
 def pixels_of(image: Any, size: int = 0) -> NDArray[Any]:
     """Return an image of Pillow's, shape (1, H, W) if it is grey, else (3, H, W), resized if `size` is not 0.
 
-    The type is uint8, or uint16 for 16 bits a pixel: 1 is its largest number. Transparency is left out.
+    The type is uint8, or uint16 for 16 bits a pixel: 1 is its largest number. Transparency is left out, and
+    photographs are turned as their camera was held.
     ValueError: the range of its pixels is not known.
     """
+    from PIL import ImageOps
+
     mode, grey = image.mode, image.mode in ("1", "L", "LA", "La") or _has_grey_palette(image)
     if mode.startswith("I;16") or (mode == "I" and image.format in ("PNG", "PPM")):  # files of up to 16 bits
         levels = np.asarray(image)
@@ -81,6 +88,8 @@ def pixels_of(image: Any, size: int = 0) -> NDArray[Any]:
             f"the range of pixels of mode {mode} is not known; save it with 8 or 16 bits a pixel"
         )
     image = image.convert("L" if grey else "RGB")
+    with suppress(Exception):  # of damaged EXIF data, which say nothing
+        image = ImageOps.exif_transpose(image)
     image = image.resize((size, size)) if size else image
     levels = np.asarray(image)
     return levels[None] if grey else levels.transpose(2, 0, 1)
