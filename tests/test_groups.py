@@ -19,7 +19,7 @@ from fedtide.engine.records import parse_record
 from fedtide.federation import Federation
 from fedtide.loggers.base import scalars
 from fedtide.report.groups import groups_tables
-from fedtide.tasks import ACCURACY
+from fedtide.tasks import ACCURACY, BinaryCrossEntropy
 
 WARDS = ("north", "south", "west")
 CLIENTS = 16
@@ -135,6 +135,11 @@ def test_wrong_groups_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture
     task_of = fedtide.Task.from_arrays(x, y, clients=clients, groups=["a", "b", "a", "a"], test=(x, y))
     with pytest.raises(SettingsError, match="groups: client 0 has several groups, such as a, b"):
         fedtide.run(task=task_of, num_clients=2, run_dir=tmp_path, progress=False)
+    for missing in (None, np.nan, "", 1):
+        with pytest.raises(SettingsError, match="whole numbers or names, and none may be missing"):
+            fedtide.Task.from_arrays(x, y, clients=clients, groups=np.array(["a", "a", missing, "a"], object))
+    with pytest.raises(SettingsError, match="criterion must be a Criterion object"):
+        fedtide.Task.from_arrays(x, y, criterion=BinaryCrossEntropy)  # type: ignore[arg-type]
     for wrong_groups in ('{"participation": 1}', '{"participation": {"a": {"x": "y"}}}', "[]"):
         with pytest.raises(ValueError, match=r"groups of round 1 is .* not an object of groups"):
             parse_record(b'{"round": 1, "groups": %s}' % wrong_groups.encode())

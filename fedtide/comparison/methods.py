@@ -127,7 +127,7 @@ def _pairs(text: str) -> list[tuple[str, str]]:
         key, equals, value = (piece.strip() for piece in part.partition("="))
         if pairs and key not in known:
             pairs[-1] = pairs[-1][0], f"{pairs[-1][1]},{part.strip()}"
-        elif equals and value:
+        elif key and equals and value:
             pairs.append((key, value))
         else:
             raise SettingsError(f"baseline {text}: {part!r} is not KEY=VALUE, such as strategy=fedavg")

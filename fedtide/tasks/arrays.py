@@ -72,6 +72,8 @@ class Task(DividedTask):
         grouped = None if groups is None else _array("groups", groups)
         if grouped is not None and given is None:
             raise SettingsError("groups are groups of clients: give clients, too")
+        if criterion is not None and not isinstance(criterion, Criterion):
+            raise SettingsError("criterion must be a Criterion object, such as BinaryCrossEntropy()")
         for name, array in (("y", targets), ("clients", given), ("groups", grouped)):
             shape = () if array is None else array.shape[:1] if name == "y" and criterion else array.shape
             if array is not None and shape != (len(inputs),):
@@ -139,6 +141,9 @@ def _owners(
         return None
     what, groups = "the examples say whose they are", None
     if grouped is not None:
+        known = grouped.tolist()
+        if "" in known or not any(all(isinstance(one, kind) for one in known) for kind in (int, str)):
+            raise SettingsError("groups must be whole numbers or names, and none may be missing")
         values, positions = np.unique(grouped[train], return_inverse=True)
         groups = Groups("groups", positions, values.tolist())
     if are_classes(given) and given.min(initial=0) >= 0:

@@ -80,8 +80,8 @@ class Groups:
     positions: NDArray[np.integer]
     values: Sequence[Any]
 
-    def of_clients(self, parts: Partition) -> tuple[str, ...]:
-        """Return the group of each client, given its rows; "" without rows.
+    def of_clients(self, parts: Partition, names: Sequence[str]) -> tuple[str, ...]:
+        """Return the group of each client, given its rows and the clients' names, if any; "" without rows.
 
         SettingsError: a client has several, or there are too many groups.
         """
@@ -91,8 +91,8 @@ class Groups:
         for client, rows in enumerate(parts):
             own = [str(self.values[k]).strip() for k in np.unique(self.positions[rows]).tolist()]
             if len(own) > 1:
-                several = ", ".join(own[:2])
-                raise SettingsError(f"{self.what}: client {client} has several groups, such as {several}")
+                who, several = names[client] if names else client, ", ".join(own[:2])
+                raise SettingsError(f"{self.what}: client {who} has several groups, such as {several}")
             groups.append("".join(own))
         return tuple(groups)
 
@@ -215,7 +215,7 @@ class DividedTask(ABC):
         data = self.dataset()
         if data.owners is not None:
             parts, names = data.owners.divide(num_clients, sizes, seed), data.owners.names
-            groups = data.owners.groups.of_clients(parts) if data.owners.groups else ()
+            groups = data.owners.groups.of_clients(parts, names) if data.owners.groups else ()
         elif partition is not None:
             parts, names = divided(data.train[1], num_clients, partition, sizes, seed), ()
             groups = ()

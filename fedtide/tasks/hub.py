@@ -144,7 +144,7 @@ class Hub(Checked):
         changes = augmentation(self.augment, pixels.black) if pixels else None
         known, held = (x[train], targets[train]), (x[~train], targets[~train])
         own = (num_outputs, parts, holdout, seed, criterion, changes, names, derive, vocabulary)
-        of_clients = groups.of_clients(parts) if groups else ()
+        of_clients = groups.of_clients(parts, names) if groups else ()
         return PartitionedData.divide(known, held, *own, preprocessing, of_clients)
 
     def _of_owners(
