@@ -24,7 +24,7 @@ from fedtide.comparison.results import (
     targets_of,
 )
 from fedtide.comparison.store import CellStore
-from fedtide.comparison.tables import columns, comma_separated, costs, markdown, terminal
+from fedtide.comparison.tables import columns, comma_separated, costs, markdown, mean_and_deviation, terminal
 from fedtide.config.grid import cells
 from fedtide.config.target import Target
 from fedtide.engine.history import Cost, History
@@ -61,9 +61,11 @@ def rows(
 
 def test_intervals_of_student() -> None:
     """Three values 1, 2, 3: deviation 1, t = 4.3027 with two degrees of freedom."""
-    assert estimate([1, 2, 3]) == pytest.approx((2, 1, 4.302653 / math.sqrt(3)), rel=1e-6)
-    np.testing.assert_equal(estimate([5.0]), (5.0, math.nan, math.nan))
-    np.testing.assert_equal(estimate([math.nan]), (math.nan, math.nan, math.nan))
+    assert estimate([1, 2, 3])[:3] == pytest.approx((2, 1, 4.302653 / math.sqrt(3)), rel=1e-6)
+    np.testing.assert_equal(estimate([5.0]), (5.0, math.nan, math.nan, (1, 1)))
+    np.testing.assert_equal(estimate([math.nan]), (math.nan, math.nan, math.nan, (0, 1)))
+    some = mean_and_deviation(estimate([0.25, math.nan, 0.75]), "{:.2f}".format)
+    assert some == "0.50 ± 0.35 (2 of 3)"  # a mean that the seeds of other rows cannot be compared to
 
 
 def test_what_it_took_to_reach_a_value() -> None:

@@ -42,6 +42,7 @@ class Estimate(NamedTuple):
     mean: float
     deviation: float  # standard deviation
     margin: float  # half the width of the 95 % confidence interval of the mean (Student)
+    seeds: tuple[int, int]  # how many have a value, of how many
 
     @property
     def interval(self) -> tuple[float, float]:
@@ -207,15 +208,17 @@ def rows_of(
 def estimate(values: Sequence[float]) -> Estimate:
     """Return mean, standard deviation and the margin of the mean, for values of independent seeds."""
     known = [value for value in values if math.isfinite(value)]
+    seeds = len(known), len(values)
     if not known:
-        return Estimate(math.nan, math.nan, math.nan)
+        return Estimate(math.nan, math.nan, math.nan, seeds)
     if len(known) == 1:
-        return Estimate(known[0], math.nan, math.nan)
+        return Estimate(known[0], math.nan, math.nan, seeds)
     from scipy.stats import t  # takes half a second to import
 
     deviation = statistics.stdev(known)
     quantile = float(t.ppf((1 + CONFIDENCE) / 2, len(known) - 1))
-    return Estimate(statistics.mean(known), deviation, quantile * deviation / math.sqrt(len(known)))
+    margin = quantile * deviation / math.sqrt(len(known))
+    return Estimate(statistics.mean(known), deviation, margin, seeds)
 
 
 def paired(own: Mapping[int, float], theirs: Mapping[int, float]) -> Estimate:

@@ -191,11 +191,15 @@ def number_of(metric: Metric) -> tuple[Callable[[float], str], str]:
 
 
 def mean_and_deviation(value: Estimate | None, number: Callable[[float], str]) -> str:
-    """Return a mean and its standard deviation as text, without those that are unknown."""
+    """Return a mean and its standard deviation as text, without those that are unknown.
+
+    Behind a mean over some of the seeds, their number is shown.
+    """
     if value is None or math.isnan(value.mean):
         return ""
     spread = "" if math.isnan(value.deviation) else f" ± {number(value.deviation)}"
-    return f"{number(value.mean)}{spread}"
+    known, seeds = value.seeds
+    return f"{number(value.mean)}{spread}" + (f" ({known} of {seeds})" if known < seeds else "")
 
 
 def _interval(value: Estimate, is_share: bool, number: Callable[[float], str]) -> str:
