@@ -133,6 +133,11 @@ def test_it_trains(by_client: Any, tmp_path: Path) -> None:
         ("cat/big.png", r"images of 4x4 and 6x6 pixels; set size="),
         ("cat/colour.png", r"colour\.png: grey \(8 bits\) and colour \(8 bits\) images are mixed"),
         ("cat/broken.png", r"broken\.png: it is not an image that can be read"),
+        ("./lost.PNG", r"lost\.PNG is not in the folder of a class"),
+        (
+            "zed/Ann/more/deep.png",
+            r"zed/Ann/more is one folder too deep: images lie in CLASS/ or CLIENT/CLASS/",
+        ),
         ("zed/Ann/deep.png", r"lies in the folder of a class, and others in one of a client and a class"),
         ("nonesuch", "nonesuch: No such file or directory"),
         ("empty", "empty has no images in CLASS/ or CLIENT/CLASS/"),

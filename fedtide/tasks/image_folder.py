@@ -157,8 +157,15 @@ class ImageFolder(Checked):
 def _listed(folder: Path) -> list[Image]:
     """Return the images of a split: in folders of classes, or of clients and classes."""
     found = []
+    if loose := sorted(
+        entry for entry in folder.iterdir() if entry.suffix.lower() in IMAGES and entry.is_file()
+    ):
+        raise SettingsError(f"task folder: {loose[0]} is not in the folder of a class")
     for outer in _folders(folder):
         for inner in _folders(outer):
+            if deeper := _folders(inner):
+                where = "images lie in CLASS/ or CLIENT/CLASS/"
+                raise SettingsError(f"task folder: {deeper[0]} is one folder too deep: {where}")
             found += [Image(file, inner.name, outer.name) for file in _files(inner)]
         found += [Image(file, outer.name, "") for file in _files(outer)]
     if found and len({bool(image.client) for image in found}) > 1:
