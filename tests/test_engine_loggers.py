@@ -195,6 +195,7 @@ def test_each_cell_of_a_comparison_is_a_run(
     [
         ("nonesuch", "unknown log 'nonesuch'; known: tensorboard, mlflow, wandb"),
         ("json,json", "json is given twice"),
+        ("tensorboard:path=x", "loggers take no options"),
         ("tensorboard", "--log tensorboard: the package is not installed"),
         ("wandb", "pip install wandb"),
     ],

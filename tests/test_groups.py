@@ -121,7 +121,7 @@ def test_wrong_groups_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture
     task = table(tmp_path)
     wrong = {
         task.replace(",client=client", ""): "group=ward is a group of clients: add client=COLUMN",
-        task.replace("group=ward", "group=y"): "column 'y' (target)",
+        task.replace("group=ward", "group=y"): "column 'y' (target) is taken by group",
         task.replace("group=ward", "group=a,drop=ward"): "groups; at most 100",
         task.replace("group=ward", "group=wrad"): "there is no column 'wrad' (group); columns: a, b, y, ward",
     }

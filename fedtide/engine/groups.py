@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from clients.simulated.evaluation import PartScores
 from fedtide.base.errors import described, own_places
+from fedtide.base.wording import plain
 from fedtide.engine.observers import Observer, Record
 from fedtide.tasks import FederatedData
 from fedtide.tasks.data import client_groups
@@ -105,7 +106,7 @@ def values_of(
 
 def reason_of(error: Exception) -> str:
     """Return why a metric has no value, and where in the user's own code that is said."""
-    return " ".join(map(str, (described(error), *own_places(error)[-1:])))
+    return " ".join(map(str, (plain(" ".join(described(error).split()), 300), *own_places(error)[-1:])))
 
 
 def spread(scores: NDArray[np.float64], higher_is_better: bool) -> dict[str, float]:

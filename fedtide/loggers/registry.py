@@ -34,6 +34,8 @@ def logger_types(log: str) -> dict[str, type[Logger]]:
     for name in filter(None, (part.strip() for part in log.split(","))):
         if name in found:
             raise SettingsError(f"log {log}: {name} is given twice")
+        if ":" in name:
+            raise SettingsError(f"log {name}: loggers take no options")
         found[name] = find("log", LOGGERS, name)
         if name in LOGGERS:
             _require(name, found[name])

@@ -116,12 +116,16 @@ class Table(Generic[C]):
         self, what: str, columns: Mapping[str, C], train: NDArray[np.bool_], standardise: bool = True
     ) -> None:
         self.what, self.columns, self.train, self.standardise = what, dict(columns), train, standardise
+        self._taken: dict[str, str] = {}
 
     def take(self, option: str, name: str) -> C:
         """Remove the column that an option names, and return it."""
+        if name in self._taken:
+            raise SettingsError(f"{self.what}: column {name!r} ({option}) is taken by {self._taken[name]}")
         if name not in self.columns:
             known = ", ".join(plain(known, 40) for known in [*self.columns][:MAX_NAMES]) or "none"
             raise SettingsError(f"{self.what}: there is no column {name!r} ({option}); columns: {known}")
+        self._taken[name] = option
         return self.columns.pop(name)
 
     def take_all(self, option: str, names: str) -> list[C]:
