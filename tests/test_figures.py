@@ -319,8 +319,11 @@ def test_a_style_of_ones_own_and_what_is_refused(folder: Path, tmp_path: Path, c
         (["--style=nonesuch.mplstyle"], "style nonesuch.mplstyle: No such file or directory"),
         ([f"--style={folder / 'weights.npz'}"], "weights.npz: 'utf-8' codec can't decode"),
         (["--x=bytes", f"--figures={style}"], "my.mplstyle: File exists"),
+        (["--link"], "--link is for the page, and --figures makes none"),
     ):
         capsys.readouterr()
         assert main([*given, *more]) == 2
         (line,) = capsys.readouterr().err.splitlines()
         assert says in line
+    assert main([str(folder), "--columns=2"]) == 2
+    assert "--columns is for figures: add --figures DIR" in capsys.readouterr().err

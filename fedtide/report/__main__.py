@@ -30,6 +30,9 @@ from fedtide.report.make import FILE, page_of
 from fedtide.report.subject import read_subject
 from fedtide.report.write import write_page
 
+ALONE = (("output", "link"), ("format", "x", "columns", "width", "legend", "style"))
+"""Flags of the page alone, and of figures."""
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Write the page; return the exit code."""
@@ -49,6 +52,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     place = arguments.output or _place(arguments.folders)
 
     def write() -> None:
+        given = [
+            name for name in ALONE[not arguments.figures] if vars(arguments)[name] != parser.get_default(name)
+        ]
+        if given:
+            whose = (
+                "the page, and --figures makes none" if arguments.figures else "figures: add --figures DIR"
+            )
+            raise SettingsError(f"--{given[0]} is for {whose}")
         if arguments.figures:
             formats, look = _look(arguments)
         with consistent(arguments.folders):
