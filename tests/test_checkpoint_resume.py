@@ -10,6 +10,7 @@ import pytest
 from killed import kill_when, records, saved_rounds, start, train, writes_checkpoint
 
 from fedtide.config import Settings
+from fedtide.engine.checkpoints.resume import settings_of
 from fedtide.engine.run import simulate
 from fedtide.engine.run_files import records_in
 from fedtide.plan import Plan
@@ -89,3 +90,13 @@ def test_killed_three_times(case: str, tmp_path: Path) -> None:
     ] * 2
     assert without_times(path) == without_times(whole)
     assert saved_rounds(path)[-1] == ROUNDS
+
+
+def test_a_rate_that_was_left_to_the_model_is_kept(tmp_path: Path) -> None:
+    """Under `flwr run`, defaults are given with `resume`."""
+    plan = Plan.of(Settings(num_rounds=2, num_clients=4, engine="inline", run_dir=str(tmp_path)))
+    _, folder, _ = simulate(plan)
+    again = settings_of({"resume": str(folder.path), "learning-rate": 0.0, "num-rounds": 3}, "test")
+    assert (again.learning_rate, again.num_rounds) == (0.2, 3)
+    with pytest.raises(ValueError, match=r"learning-rate was 0\.2, not 0\.5"):
+        settings_of({"resume": str(folder.path), "learning-rate": 0.5}, "test")

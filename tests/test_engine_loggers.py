@@ -232,6 +232,18 @@ class Failing(Logger):
         raise OSError("nor can it be closed")
 
 
+def test_a_logger_that_cannot_be_made_is_left_out(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Unmade(Failing):
+        def __init__(self, run: Any) -> None:
+            raise ConnectionError("nobody answers")
+
+    monkeypatch.setitem(LOGGERS, "unmade", Unmade)
+    done = run("--log=unmade")
+    assert done["rounds"] == 3
+    assert "--log unmade failed: ConnectionError: nobody answers; the run continues without it" in done["err"]
+    assert done["err"].count("unmade") == 1
+
+
 def test_a_logger_that_fails_is_a_line_of_warning(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(LOGGERS, "failing", Failing)
     plain, watched = run(), run("--log=failing")

@@ -113,6 +113,10 @@ def test_fedscale_maps_files_to_clients(tmp_path: Path) -> None:
     (tmp_path / "train" / "b.jpg").unlink()
     with pytest.raises(ValueError, match=r"task folder: .*b\.jpg: No such file"):
         data_of(f"folder:{tmp_path}", 2)
+    train = tmp_path / "client_data_mapping" / "train.csv"
+    train.write_text("client_id,sample_path,label_id\n1,../secret.png,2\n2,a.jpg,0")
+    with pytest.raises(ValueError, match=r"train\.csv: '\.\./secret\.png' is not in the folder"):
+        data_of(f"folder:{tmp_path}", 2)
     (tmp_path / "client_data_mapping" / "train.csv").write_text("client_id,path\n1,a")
     with pytest.raises(ValueError, match=r"train\.csv: it has no column sample_path"):
         data_of(f"folder:{tmp_path}", 2)

@@ -56,9 +56,8 @@ class PreparedRun:
         except BaseException:
             self.folder.discard()
             raise
-        if not settings.learning_rate:
-            rate = plan.settings.learning_rate
-            console.print(f"learning-rate: {rate:g} (for {plan.model_name})", markup=False)
+        rate = f"{plan.settings.learning_rate:g} (for {plan.model_name})"
+        self._first_line = "" if settings.learning_rate else f"learning-rate: {rate}"
 
     def drive(self) -> dict[str, Any]:
         """Run it, write its report, and return the content of `summary.json`; `signals` has those it got.
@@ -71,6 +70,8 @@ class PreparedRun:
         experiment, console = self.experiment, self.console
         watch = partial(watching, experiment.settings.log, experiment.data.criterion.metric, console)
         with deferring() as self.signals:
+            if self._first_line:
+                say(console, self._first_line)
             stopping = partial(stopping_on_interrupt, signals=self.signals)
             ended = drive(experiment, self.transport, self.folder, console, watch, stopping)
             from fedtide.report.make import report_run

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from importlib import import_module
 from typing import Any
@@ -57,17 +57,21 @@ def _require(name: str, logger: type[Logger]) -> None:
 class Guarded(Observer):
     """Passes everything on until the logger raises; then it warns, and the run continues without it."""
 
-    def __init__(self, name: str, logger: Observer, console: Console) -> None:
-        self.name, self.logger, self.console = name, logger, console
+    def __init__(self, name: str, make: Callable[[], Observer], console: Console) -> None:
+        self.name, self.console = name, console
         self.failed = False
+        self.logger = Observer()
+        self._guarded(lambda: setattr(self, "logger", make()))
         for method in ("start", "round", "finish", "close"):
             setattr(self, method, partial(self._pass_on, method))
 
     def _pass_on(self, method: str, *arguments: Any) -> None:
-        if self.failed and method != "close":
-            return
+        if not self.failed or method == "close":
+            self._guarded(lambda: getattr(self.logger, method)(*arguments))
+
+    def _guarded(self, call: Callable[[], object]) -> None:
         try:
-            getattr(self.logger, method)(*arguments)
+            call()
         except Exception as error:  # whatever goes wrong at a server or on a disk, the run is worth more
             if self.failed:  # already reported
                 return
@@ -78,7 +82,7 @@ class Guarded(Observer):
 
 def loggers_of(log: str, run: LoggedRun, console: Console) -> list[Observer]:
     """Return the loggers that the setting `log` names, guarded; see `logger_types`."""
-    return [Guarded(name, logger(run), console) for name, logger in logger_types(log).items()]
+    return [Guarded(name, partial(logger, run), console) for name, logger in logger_types(log).items()]
 
 
 def watching(log: str, metric: Metric, console: Console, run: LoggedRun) -> list[Observer]:

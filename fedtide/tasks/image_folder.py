@@ -197,6 +197,8 @@ def _mapped(root: Path, split: str) -> list[Image]:
             raise SettingsError(f"it has no column {missing[0]}")
         columns = [table.names.index(name) for name in COLUMNS]
         rows = [[row[column] for column in columns] for _, row in table.rows]
+        if outside := [path for _, path, _ in rows if Path(path).is_absolute() or ".." in Path(path).parts]:
+            raise SettingsError(f"{outside[0]!r} is not in the folder")
     except ValueError as error:
         raise SettingsError(f"task folder: {file}: {error}") from None
     base = root / split if rows and (root / split / rows[0][1]).exists() else root

@@ -44,7 +44,8 @@ def settings_of(values: Mapping[str, Any], source: str, trust: bool = False) -> 
     if trust:
         dotted.trust(before.as_mapping())
     dotted.distrust(before.as_mapping(), str(config))
-    given = Settings.from_mapping(before.as_mapping() | dict(values), source)
+    kept = {key: value for key, value in values.items() if value or key != "learning-rate"}  # 0: as it was
+    given = Settings.from_mapping(before.as_mapping() | kept, source)
     check_kept(before.as_mapping(), given.as_mapping(), f"resume {folder}: ")
     if given.num_rounds < before.num_rounds:
         raise SettingsError(f"resume {folder}: num-rounds was {before.num_rounds} and can only be raised")
