@@ -196,6 +196,15 @@ def test_a_logger_that_only_the_folder_names_is_not_imported(here: Path) -> None
     assert cli("--resume=run", "--num-rounds=2", "--log=", "--trust", cwd=here).code == 0
 
 
+@pytest.mark.parametrize("given", ['["mine.f"]', '["f1_score:average=macro,mine.f"]', '"log_loss,mine.f"'])
+def test_a_report_imports_no_metric_that_only_the_folder_names(here: Path, given: str) -> None:
+    """However the folder writes it."""
+    change(here / "run", metrics=given, strategy='"fedavg"', model='"logistic"')
+    (here / "run" / "clients.json").unlink(missing_ok=True)
+    assert report([str(here / "run")]) == 0
+    assert not (here / "imported").exists()
+
+
 def test_a_folder_that_is_trusted_or_whose_parts_are_named_again_goes_on(here: Path) -> None:
     named = ("--strategy=mine.Mine", "--model=mine.Net")
     assert cli("--resume=run", "--num-rounds=2", named[0], cwd=here).code == 2

@@ -69,7 +69,7 @@ def named(values: Mapping[str, Any]) -> list[tuple[str, str]]:
     for kind in CALLED_WITH:
         given = values.get(kind, "")
         for text in given if isinstance(given, list) else [given]:
-            for spec in str(text).split(SEPARATORS.get(kind)) if kind in SEPARATORS else [str(text)]:
+            for spec in str(text).split(SEPARATORS[kind]) if kind in SEPARATORS else [str(text)]:
                 name = spec.partition(":")[0].strip()
                 if is_dotted(kind, name) and not name.startswith(OURS):
                     found.append((kind, name))

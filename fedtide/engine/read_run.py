@@ -136,8 +136,9 @@ class Run:
         ValueError: `config.toml` has values that no run can have.
         """
         values, file = {k: v for k, v in self.config.items() if k in SETTINGS}, self.path / "config.toml"
-        dotted.distrust(values, str(file))
-        return Settings.from_mapping(values, str(file))
+        settings = Settings.from_mapping(values, str(file))
+        dotted.distrust(settings.as_mapping(), str(file))  # not the file's, where a text may be several
+        return settings
 
     @property
     def versions(self) -> Mapping[str, Any]:

@@ -77,24 +77,14 @@ OF_CLIENTS = ("client", "worst_client", "tenth_percentile")
 """How the keys of records begin that are of clients."""
 
 RECORDED = {
-    *(
-        "groups",
-        "round",
-        "seconds",
-        "loss",
-        "train_loss",
-        "tested_examples",
-        "tested_clients",
-        "selected",
-        "active",
-    ),
+    *("round", "seconds", "loss", "train_loss", "tested_examples", "tested_clients", "selected", "active"),
     *("steps", "incomplete", "failed", "offline", "learning_rate", "bytes_down", "bytes_up", "events"),
     *("batch_loss", "notes", "at_work", "late", "virtual_seconds", "device_seconds", "begin", "idle"),
     *("replied", "dropped", "withdrawn", "probe", "fisher_bytes_up", "extrapolation", "iterations", "time"),
     *("deadline_seconds", "available", "members", "planned", "reply_seconds", "names", "boards"),
     *("round_ends", "runs", "last", "difference", "rounds", "uploads", "local_steps", "megabytes_up"),
     *("megabytes_down", "paper", "strategy", "option", "task", "model", "partition", "sizes", "trace"),
-    *("select", "seed"),
+    *("select", "seed", GROUPS),
 }
 """The other keys of records, but for that of the task's metric, and the columns of tables."""
 
