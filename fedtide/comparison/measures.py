@@ -80,8 +80,6 @@ def _cost_to(target: Target, name: str, rows: Sequence[Row]) -> Measure:
         return dict(zip(row.finals, costs, strict=True))
 
     def text(row: Row) -> str:
-        costs = [cost for cost in badness(row).values() if math.isfinite(cost)]
-        some = f" ({len(costs)} of {len(row.runs)})" if len(costs) < len(row.runs) else ""
-        return f"{mean_and_deviation(estimate(costs), cost_text)}{some}" if costs else NEVER
+        return mean_and_deviation(estimate([*badness(row).values()]), cost_text) or NEVER
 
     return Measure(f"{REACHED[name]} to {goal_of(target, rows[0].metrics)}", "", badness, text)
