@@ -1,5 +1,6 @@
 """JSON and pickles of plain data; nothing in a pickle is executed."""
 
+import contextlib
 import json
 import os
 import pickle
@@ -10,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedtide.base.errors import SettingsError
 from traces.files.documents import read_document
 
 plain = st.recursive(
@@ -28,6 +30,28 @@ def test_plain_pickles_are_read(write, value, protocol):
     # A copy without shared objects: the pickler would refer to the same list twice.
     content = pickle.dumps(json.loads(json.dumps(value)), protocol)
     assert read_document("test", write(content)) == value
+
+
+@given(value=st.floats(allow_nan=False), protocol=st.integers(3, 5))
+def test_float64_of_numpy_is_a_number(write, value, protocol):
+    content = {1: np.float64(value), 2: {"a": np.float64(value), "b": [np.float64(0.5)] * 2}}
+    found = read_document("test", write(pickle.dumps(content, protocol)))
+    assert found == content
+    assert {type(found[1]), *map(type, found[2]["b"])} == {float}
+
+
+def test_memory_is_bounded_by_the_size_of_the_file(write):
+    """A memo of four thousand million items is not allocated for its last one."""
+    assert read_document("test", write(b"\x80\x02}r\xff\xff\xff\xff.")) == {}
+
+
+@given(value=plain, protocol=st.integers(0, 5), data=st.data())
+def test_damaged_pickles_are_plain_data_or_refused(write, value, protocol, data):
+    content = bytearray(pickle.dumps([value, {"a": np.float64(0.5)}], protocol))
+    for at in data.draw(st.lists(st.integers(0, len(content) - 1), min_size=1, max_size=3)):
+        content[at] = data.draw(st.integers(0, 255))
+    with contextlib.suppress(SettingsError):
+        repr(read_document("test", write(bytes(content))))
 
 
 class Evil:
@@ -65,6 +89,11 @@ HOSTILE = {
     "set": pickle.dumps({1, 2}, 4),
     "complex": pickle.dumps(1j),
     "NumPy": pickle.dumps(np.arange(3)),
+    "NumPy integer": pickle.dumps(np.int64(1)),
+    "NumPy float32": pickle.dumps(np.float32(1)),
+    "NumPy function": pickle.dumps([np.float64(1)]).replace(b"scalar", b"choice"),
+    "NumPy type": pickle.dumps(np.dtype("f8")),
+    "long integer": pickle.dumps(1 << 1000),
     "shared": pickle.dumps([SHARED, SHARED]),
     "endless": pickle.dumps(ENDLESS),
     "ten to the 19th": pickle.dumps(BOMB),

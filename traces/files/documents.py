@@ -2,14 +2,13 @@
 
 import math
 import os
-import pickle  # noqa: TID251, `_PlainUnpickler` refuses all that could be called
-from io import BytesIO
 from itertools import chain
-from typing import Any, NoReturn
+from typing import Any
 
 from fedtide.base.errors import SettingsError
 from fedtide.base.files import parse_json
 from traces.files.lines import open_data
+from traces.files.pickles import PlainPickle
 
 _MAX_BYTES = 512 * 2**20  # a file usually takes about ten times its size in memory
 _MAX_DEPTH = 20
@@ -21,8 +20,8 @@ def read_document(reader: str, path: str) -> Any:
     """Read a JSON file or a pickle of plain data, whichever the content is; `reader` is for messages.
 
     Plain data are dicts, lists, tuples, strings, numbers, True, False and None, nested at most 20 levels
-    deep; no container occurs twice, so that a small file cannot describe something huge or cyclic. Anything
-    else, and a file larger than 512 MiB, is a ValueError that names the file.
+    deep; in a pickle, no container occurs twice. Anything else, and a file larger than 512 MiB, is a
+    ValueError that names the file.
     """
     place = f"{reader}: {path}"
     with open_data(reader, path) as file:
@@ -31,7 +30,7 @@ def read_document(reader: str, path: str) -> Any:
         content = file.read(_MAX_BYTES)
     is_json = content.lstrip()[:1] in (b"{", b"[") or content.startswith(b"\xef\xbb\xbf")
     try:
-        value = parse_json(content.decode("utf-8-sig")) if is_json else _unpickled(content)
+        value = parse_json(content.decode("utf-8-sig")) if is_json else PlainPickle(content).value()
     except Exception as error:  # a damaged pickle can raise anything
         raise SettingsError(
             f"{place}: neither JSON nor a pickle of plain data ({str(error)!r:.100})"
@@ -40,40 +39,18 @@ def read_document(reader: str, path: str) -> Any:
     return value
 
 
-class _PlainUnpickler(pickle.Unpickler):
-    """Refuses whatever has to be imported, and with it everything that could be called."""
-
-    def find_class(self, module: str, name: str) -> NoReturn:
-        raise pickle.UnpicklingError(f"it contains {module}.{name}")
-
-    def persistent_load(self, pid: Any) -> NoReturn:
-        raise pickle.UnpicklingError("it refers to other data")
-
-
-def _unpickled(content: bytes) -> Any:
-    return _PlainUnpickler(BytesIO(content), encoding="latin1").load()
-
-
 def _check_plain(place: str, value: Any) -> None:
-    """Raise ValueError unless a value is plain data without anything shared, nested at most 20 levels."""
-    seen: set[int] = set()
-    level = [value]
-    for _ in range(_MAX_DEPTH + 1):
-        kinds = set(map(type, level))
+    """Raise ValueError unless a value is plain data, nested at most 20 levels."""
+    level = [[value]]
+    for _ in range(_MAX_DEPTH + 2):
+        kinds = set(map(type, chain.from_iterable(level)))
         if not kinds <= _PLAIN:
-            names = ", ".join(sorted(kind.__name__ for kind in kinds - _PLAIN))
+            names = ", ".join(sorted(kind.__name__.strip("_").lower() for kind in kinds - _PLAIN))
             raise SettingsError(f"{place}: contains {names}; only plain data can be read")
-        containers = [item for item in level if type(item) in _CONTAINERS and item]
-        if not containers:
+        inner = [item for item in chain.from_iterable(level) if type(item) in _CONTAINERS]
+        if not inner:
             return
-        size = len(seen) + len(containers)
-        seen.update(map(id, containers))
-        if len(seen) < size:
-            raise SettingsError(
-                f"{place}: contains a list or dict in several places; only plain data can be read"
-            )
-        level = [*chain.from_iterable(containers)]
-        level += chain.from_iterable(item.values() for item in containers if type(item) is dict)
+        level = [[*item.values(), *item] if type(item) is dict else item for item in inner]
     raise SettingsError(f"{place}: nested deeper than {_MAX_DEPTH} levels")
 
 
