@@ -12,7 +12,8 @@ where lag_k counts the changes of the weights between the client's task and the 
              1 if lag <= b, else 1 / (a (lag - b) + 1)    hinge.
 
 The clients' local steps are FedProx's, with mu for the paper's rho. As w_k contains the weights from which
-its client started, mixing it in takes back x_k times what others have changed since; FedBuff does not.
+its client started, mixing it in takes back x_k times what others have changed since; FedBuff does not. With
+`rescale`, x_k is also scaled by the duration of the task (`strategies.parts.rescaling`).
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ from numpy.typing import NDArray
 
 from strategies import CountOrZero, NotNegative, Range, Replies, Vector
 from strategies.fedprox import FedProx
-from strategies.parts.lags import LagOptions, LimitedLag
+from strategies.parts.rescaling import Rescaling, RescalingOptions
 
 
-class FedAsync(LimitedLag):
+class FedAsync(Rescaling):
     """Mixes the model with each local model as it comes, less with late ones: w := (1 - x) w + x w_k."""
 
     suits = "event time, where every reply should move the model at once"
@@ -37,7 +38,7 @@ class FedAsync(LimitedLag):
 
     def update(self, replies: Replies) -> None:
         """Mix in the local weights, in the order of their arrival."""
-        x = self.options.alpha * self.staleness(replies.lag)
+        x = self.options.alpha * self.staleness(replies.lag) * self.rescaled(replies)
         for k in np.argsort(replies.order).tolist():
             self.weights += x[k] * (replies.vectors[k] - self.weights)
 
@@ -52,7 +53,7 @@ class FedAsync(LimitedLag):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedAsyncOptions(LagOptions):
+class FedAsyncOptions(RescalingOptions):
     """Options of FedAsync.
 
     Attributes

@@ -15,7 +15,8 @@ al. 2023, "REFL: Resource-Efficient Federated Learning", EuroSys): s_k = 1 witho
     s_k = (1 - beta) / (1 + lag_k) + beta (1 - exp(-L_k / max L) / c),    L_k = |delta_k - F|^2,
 
 with F the mean of those without lag, and L_k / max L = 1 where there are none. The step is divided by the sum
-of the q_k s_k.
+of the q_k s_k. With `rescale`, each delta_k is scaled by the duration of its task, see
+`strategies.parts.rescaling`.
 """
 
 from __future__ import annotations
@@ -38,10 +39,10 @@ from strategies import (
     Stateful,
     Vector,
 )
-from strategies.parts.lags import LagOptions, LimitedLag
+from strategies.parts.rescaling import Rescaling, RescalingOptions
 
 
-class FedBuff(LimitedLag):
+class FedBuff(Rescaling):
     """Takes late replies with less weight, the older they are, and moves when it has B replies."""
 
     suits = "slow clients, whose late replies should not be lost"
@@ -50,12 +51,14 @@ class FedBuff(LimitedLag):
 
     def setup(self) -> None:
         """Start with an empty buffer."""
+        super().setup()
         self.buffer = Buffer(self.layout.size)
 
     def update(self, replies: Replies) -> None:
         """Move by the replies in the buffer and those of this round, if these are enough."""
         options, buffer = self.options, self.buffer
-        q, work = replies.sizes(options.weights), replies.work_factors(options.normalize)
+        q = replies.sizes(options.weights)
+        work = replies.work_factors(options.normalize) * self.rescaled(replies)
         if len(buffer) + len(replies) < options.buffer:
             buffer.add(replies.clients, q, replies.lag, replies.deltas * work[:, None])
             return
@@ -69,6 +72,7 @@ class FedBuff(LimitedLag):
 
     def members_changed(self, arrived: Clients, left: Clients) -> None:
         """Drop the waiting replies of those who left."""
+        super().members_changed(arrived, left)
         self.buffer.drop(left)
 
     def on_restart(self) -> None:
@@ -109,7 +113,9 @@ class Buffer(Stateful):
         self.clients: NDArray[np.intp] = np.empty(0, np.intp)
         self.weights: Vector = np.empty(0)  # q_k before it is divided by the sum: n_k, or 1
         self.lags: NDArray[np.int64] = np.empty(0, np.int64)  # the weights stay while replies wait
-        self.updates: NDArray[np.float64] = np.empty((0, size))  # delta_k, scaled up with `normalize`
+        self.updates: NDArray[np.float64] = np.empty(
+            (0, size)
+        )  # delta_k, scaled with `normalize` and `rescale`
 
     def __len__(self) -> int:
         return len(self.clients)
@@ -127,7 +133,7 @@ class Buffer(Stateful):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedBuffOptions(ServerRateOptions, LagOptions):
+class FedBuffOptions(ServerRateOptions, RescalingOptions):
     """Options of FedBuff.
 
     Attributes

@@ -151,6 +151,33 @@ def test_killed_and_resumed(tmp_path: Path) -> None:
     assert 10 < sum("accuracy" in record for record in records_of[0]) < 200
 
 
+def test_what_comes_too_late_is_stopped_and_told(tmp_path: Path) -> None:
+    """Also by a run that is resumed; whose task is stopped can be asked in the same round."""
+    changes = {**RUN, "trace": "speeds:spread=1", "round_ends": 1, "num_rounds": 60, "model": "logistic"}
+    changes |= {"run_dir": str(tmp_path), "num_clients": 8, "checkpoint_every": 1, "seed": 3}
+    changes |= {"engine": "inline", "strategy": "fedbuff:buffer=1,rescale=true,max-lag=6"}
+    _, late, _ = run(Plan.of(Settings(**changes)))
+    told = [row for record in records_in(late.path) for row in record.get("discarded", [])]
+    assert {row["lag"] > 6 and row["steps"] == 4 for row in told} == {True}
+    assert {row["bytes"] for row in told} == {650 * 4}
+    changes["strategy"] += ",stop-late=true"
+    _, stopping, whole = run(Plan.of(Settings(**changes)))
+    records = [*records_in(stopping.path)]
+    stopped = [(record, *task) for record in records for task in record.get("stopped", [])]
+    assert len({client for _, client, *_ in stopped}) > 1
+    for record, client, task, seconds in stopped:
+        assert client in record["selected"]  # all are asked, always
+        assert seconds == pytest.approx(record["begin"] - records[task]["begin"])
+        assert record["device_seconds"] >= seconds
+        assert client not in record.get("at_work", [])
+    assert not any("discarded" in record for record in records)
+    assert max(late["lag"] for record in records for late in record.get("late", [])) == 6
+    _, folder, _ = run(Plan.of(Settings(**{**changes, "num_rounds": 31})))
+    longer = Settings(**{**changes, "resume": str(folder.path)})
+    _, _, resumed = run(Plan.of(longer))
+    assert resumed.summary["weights_sha256"] == whole.summary["weights_sha256"]
+
+
 @pytest.mark.parametrize("event_time", [True, False])
 @pytest.mark.parametrize("ended_by", ["a target", "SIGINT"])
 def test_a_run_that_ended_before_its_first_round_is_resumed(
@@ -217,6 +244,12 @@ def test_virtual_time_ends_a_run_and_says_when_to_evaluate(tmp_path: Path) -> No
         ({"round_ends": 2, "trace": "phones:late=true"}, "late"),
         ({"round_ends": 2, "strategy": "scaffold"}, "round-ends"),
         ({"round_ends": 2, "strategy": "sequential-sgd"}, "no use for late"),
+        ({"round_ends": 8, "strategy": "scaffold:max-lag=3"}, "max-lag is about late.*Scaffold takes none"),
+        ({"strategy": "fedavg:max-lag=3"}, "FedAvg takes late replies in event time only"),
+        ({"strategy": "mifa:max-lag=3,stop-late=true"}, "set round-ends and max-lag"),
+        ({"round_ends": 2, "strategy": "mifa:stop-late=true"}, "set round-ends and max-lag"),
+        ({"strategy": "fedbuff:rescale=true"}, "set round-ends below 8"),
+        ({"round_ends": 8, "strategy": "fedasync:rescale=true"}, "set round-ends below 8"),
         ({"trace": "always", "until": 10.0}, "until is in virtual"),
         ({"trace": "always", "evaluate_seconds": 10.0}, "evaluate-seconds is in virtual"),
         ({"arrivals": "3=50s"}, "round-ends"),

@@ -193,6 +193,7 @@ def test_trajectory(trajectory: Any) -> None:
         assert record["replied"] == [(client, task, end) for client, task, _, _, end in now["arrived"]]
         assert record["dropped"] == [(client, task, end) for client, task, _, end in now["failed"]]
         assert record["withdrawn"] == [tuple(task) for task in now.get("cancelled", [])]
+        assert record.get("stopped", []) == [tuple(task) for task in now.get("stopped", [])]
         assert strategy.learning_rate == pytest.approx(variant["lr_used"][t - 1], rel=1e-12)
         for reply in case["replies"][t - 1] if name == case["primary"] else ():
             close(clients.updates[reply["cid"], reply["task"]], reply["delta"])
@@ -200,6 +201,9 @@ def test_trajectory(trajectory: Any) -> None:
         counted = {client for client, lag in lags.items() if lag <= given.get("max_lag", math.inf)}
         assert {*strategy.report.active.tolist()} == counted
         assert all(lags[late["client"]] == late["lag"] for late in strategy.report.late)
+        discarded = {row["client"]: (row["lag"], row["steps"]) for row in record.get("discarded", [])}
+        steps = {client: steps for client, _, _, steps, _ in now["arrived"]}
+        assert discarded == {k: (lags[k], steps[k]) for k in lags.keys() - counted}
         close(strategy.weights, variant["w"][t - 1], f"round {t}")
 
     manager = TraceClientManager(clock.round, transport, 0)

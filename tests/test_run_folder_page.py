@@ -47,6 +47,8 @@ RUNS: dict[str, dict[str, Any]] = {
     },
     "fedavg": {"num_rounds": 40, "trace": "always"},  # interrupted
     "fedbuff": {"trace": "phones:cost=30+lost:p=0.2", "round_ends": 1, "departures": "0-3=4"},
+    "fedasync:max-lag=0": {"trace": "always+late:p=0.5,rounds=2"},
+    "fedasync:max-lag=1,stop-late=true": {"trace": "speeds:spread=1", "round_ends": 1},
     "mifa:table-memory=0": {},  # its table is larger than a file may be
     "fedsgd": {"model": "test_frozen.head"},
     "fedprox": {"trace": "always", "model": "test_engine_fastest.Skip"},  # trains by `loop`
@@ -108,7 +110,9 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 def keys_of(record: dict[str, Any]) -> Iterator[str]:
     yield from record
     yield from (f"seconds.{phase}" for phase in record["seconds"])
-    yield from (f"late.{key}" for late in record.get("late", []) for key in late)
+    yield from (
+        f"{kind}.{key}" for kind in ("late", "discarded") for row in record.get(kind, []) for key in row
+    )
     for event in record.get("events", []):
         yield from (f"{event['event']}.{key}" for key in event if key != "event")
 

@@ -71,6 +71,8 @@ def _run(grid: Grid, settings: Settings) -> None:
             "min-replies and round-ends both say with how many replies a round ends: give one"
         )
     plan = Plan.of(settings)
+    if plan.options.stop_late and not replays:
+        raise SettingsError("stop-late: nothing stops the task of a device; max-lag alone discards its reply")
     nodes = _transport(grid, settings, simulated, replays)
     nodes.reachable()  # asks them to identify themselves, which they do while the data are loaded
 

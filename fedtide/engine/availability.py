@@ -120,6 +120,11 @@ class TraceClientManager(ClientManager):
         changed = np.flatnonzero(before != now)
         return changed[now[changed]], changed[before[changed]]
 
+    def release(self, clients: NDArray[np.intp]) -> None:
+        """Take clients for free in the current round, as their tasks are stopped."""
+        self._at_work = np.setdiff1d(self.at_work(self.round), clients)
+        self._available = None
+
     def num_offline(self) -> int:
         """Count the members that are neither available nor at work in the current round."""
         member = self.availability(self.round).member

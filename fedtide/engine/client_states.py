@@ -83,6 +83,7 @@ def states_of(
         states[~now.member] = State.ABSENT
     states[_clients(record.get("at_work"), num_clients)] = State.LATE
     in_event_time = "begin" in record  # whoever is asked stays at work until more is known
+    states[_clients([client for client, *_ in record.get("stopped") or ()], num_clients)] = State.REJECTED
     states[_clients(record.get("selected"), num_clients)] = State.LATE if in_event_time else State.DROPPED
     states[_clients([client for client, _ in record.get("withdrawn") or ()], num_clients)] = State.ABSENT
     for name, reason in (record.get("failed") or {}).items():

@@ -52,12 +52,19 @@ class OpenTask(NamedTuple):
         return (self.end - self.begin) / SECOND
 
 
-def told(ended: Sequence[OpenTask], withdrawn: Sequence[OpenTask]) -> dict[str, Any]:
-    """Return the entries of a record for the tasks that ended in its round or were withdrawn."""
+def told(
+    ended: Sequence[OpenTask],
+    withdrawn: Sequence[OpenTask],
+    stopped: Sequence[OpenTask] = (),
+    begin: int = 0,
+) -> dict[str, Any]:
+    """Return a record's entries for the tasks that ended in its round, or at its `begin` were called off."""
+    lost = [(task.client, task.round, (begin - task.begin) / SECOND) for task in stopped]
     return {
         "replied": [(task.client, task.round, task.end / SECOND) for task in ended if task.replies],
         "dropped": [(task.client, task.round, task.end / SECOND) for task in ended if not task.replies],
         "withdrawn": [(task.client, task.round) for task in withdrawn],
+        **({"stopped": lost} if lost else {}),
     }
 
 

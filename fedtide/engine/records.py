@@ -84,10 +84,14 @@ _KINDS: list[tuple[tuple[str, ...], str, Callable[[Any], bool]]] = [
     (("steps",), "a list of numbers of steps", _list_of(_is_count, lambda steps: steps is None)),
     (("bytes_up", "bytes_down", "loss", "learning_rate", "virtual_seconds"), "a number", is_number),
     (("device_seconds", "begin", "idle"), "a number", is_number),
-    (("replied", "dropped"), "a list of tasks with moments", _list_of(lambda task: _are_numbers(task, 3))),
+    (
+        ("replied", "dropped", "stopped"),
+        "a list of tasks with times",
+        _list_of(lambda task: _are_numbers(task, 3)),
+    ),
     (("withdrawn",), "a list of tasks", _list_of(lambda task: _are_numbers(task, 2))),
     (("failed",), "an object", lambda value: isinstance(value, dict)),
     (("seconds",), "an object of numbers", _has_numbers),
     (("groups",), "an object of groups", _are_groups),
-    (("events", "late"), "a list of objects", _list_of(lambda event: isinstance(event, dict))),
+    (("events", "late", "discarded"), "a list of objects", _list_of(lambda event: isinstance(event, dict))),
 ]

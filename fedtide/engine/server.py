@@ -151,6 +151,9 @@ class RoundServer(Server):
     def _of_transport(self, record: Record, results: ReplyTable) -> Record:
         """Return the additions of the transport; for devices, all that the trace `run` needs for a replay."""
         added = self.transport.record()
+        if stopped := added.get("stopped"):
+            lost = sum(seconds for *_, seconds in stopped)
+            added["device_seconds"] = round(record.get("device_seconds", 0.0) + lost, 6)
         if "events" not in added:
             return added
         took = dict(results.reported[["client", "seconds"]].tolist())
@@ -225,7 +228,7 @@ def _participation(
         failed += report.rejected
         record |= {"learning_rate": report.learning_rate, "events": report.events}
         record |= {"incomplete": report.incomplete, **report.measured}
-        record |= {"late": report.late} if report.late else {}
+        record |= {key: kept for key in ("late", "discarded") if (kept := getattr(report, key))}
         record |= {"active": report.active.tolist(), "steps": report.steps.tolist()}
     else:
         told = zip(results.names, results.results, strict=True)

@@ -30,7 +30,7 @@ class Outcome(IntEnum):
     REFUSED = 1  # it arrived, and did not count
     DROPPED = 2  # no reply: the client left, or failed
     LOST = 3  # the client did its work, but the reply never arrived
-    WITHDRAWN = 4  # the client departed from the objective, and nobody waited any more
+    WITHDRAWN = 4  # nobody waited any more: its client departed from the objective, or it became too old
     OPEN = 5  # the client was still at work when the run ended
 
     @property
@@ -100,7 +100,7 @@ def tasks_of(records: Sequence[Record], limit: int) -> EventTasks | None:
             continue
         t, begin, end = record["round"], record["begin"], record["virtual_seconds"]
         rounds.append((begin, end, record.get("idle") or 0))
-        for client, _ in record.get("withdrawn") or ():
+        for client, *_ in (*(record.get("withdrawn") or ()), *(record.get("stopped") or ())):
             note(client, t, begin, Outcome.WITHDRAWN)
         leaving = {event.get("client") for event in record.get("events") or () if _is_farewell(event)}
         asked |= {client: (t, begin) for client in record.get("selected") or () if client not in leaving}

@@ -45,6 +45,10 @@ class TableManager(SimpleClientManager):
         """Return the clients that arrive and depart before the round."""
         return np.array(self.arrived, np.intp), np.array(self.departed, np.intp)
 
+    def release(self, clients: NDArray[np.intp]) -> None:
+        """Take clients for free, as their tasks are stopped."""
+        self.working = sorted({*self.working} - {*clients.tolist()})
+
     def proxy(self, client: int) -> ClientProxy:
         """Return the proxy of a client."""
         return NamedProxy(str(client))

@@ -18,7 +18,6 @@ from strategies.core.norms import MAX_RESULT
 from strategies.core.parameters import check_range, largest, read_parameters
 from strategies.core.reading import ReplyReader
 from strategies.core.replies import Replies, ReplyTable
-from strategies.core.roster import Clients
 from strategies.core.round import RoundInstructions, RoundReport, Sent, Task
 from strategies.core.selection import checked_choice, failed
 
@@ -52,7 +51,7 @@ class Coordinator:
         self.open: OpenRound | None = None
         self._logged = set[tuple[str, str]]()
         self.pack()
-        self._check_event_time()
+        self._check_lateness()
 
     def begin(
         self, server_round: int, parameters: Parameters, manager: ClientManager
@@ -69,7 +68,8 @@ class Coordinator:
         available, at_work, proxy = method.membership.begin(server_round, manager)
         if method.initial_model:
             method.initial_model.begin(server_round, roster, method.weights, method.buffers)
-        probed, awaited = method.probed, roster.member[at_work]
+        stopped = method.membership.stopped
+        probed, awaited = method.probed, roster.member[at_work] & ~np.isin(at_work, stopped)
         method.tasks.begin(server_round, at_work[awaited & (roster.asked[at_work] > 0)])
         method.at_work = int(awaited.sum())
         rate = method.options.scheduled_rate(server_round, roster) * (1.0 if probed is None else 0.5)
@@ -77,11 +77,12 @@ class Coordinator:
         method.observe(available)
         method.selected = checked_choice(method.select, method.select(available), available)
         roster.asked[method.selected] = server_round
-        return self._instructions(app, proxy, withdrawn=at_work[~awaited])
+        instructions = self._instructions(app, proxy)
+        instructions.withdrawn = [str(client) for client in at_work[~roster.member[at_work]].tolist()]
+        instructions.stopped = [str(client) for client in stopped.tolist()]
+        return instructions
 
-    def _instructions(
-        self, app: FlowerArguments | None, proxy: Proxies, withdrawn: Clients
-    ) -> RoundInstructions[FitIns]:
+    def _instructions(self, app: FlowerArguments | None, proxy: Proxies) -> RoundInstructions[FitIns]:
         """Open the round: tell those who were selected what to do, and note what each was sent."""
         method, probed = self.method, self.method.probed
         shared, start = (method.shared_task() if probed is None else Task(rule=SGD)), self.sent
@@ -93,7 +94,6 @@ class Coordinator:
         config = app.added_to(config) if app else config
         self.open = OpenRound(method.round, method.report, config, app)
         instructions = RoundInstructions(FitIns, start, shared.arrays, config)
-        instructions.withdrawn = [str(client) for client in withdrawn.tolist()]
         sent = Sent(method.round, start, method.learning_rate, method.version, shared.local_steps)
         selected = method.selected.tolist()
         method.tasks.ask(selected, sent)
@@ -244,8 +244,8 @@ class Coordinator:
             self.pack()
             method.on_outside_change(method.weights - before)
 
-    def _check_event_time(self) -> None:
-        """Refuse rounds that end while others are at work, if late replies are dropped."""
+    def _check_lateness(self) -> None:
+        """Refuse what needs late replies if these are dropped: most rounds of event time, `max_lag`."""
         method = self.method
         B, C = method.options.round_ends, method.options.clients_per_round
         most = C or len(method.roster)
@@ -256,3 +256,6 @@ class Coordinator:
                 f"clients-per-round {limit}: set round-ends to {most} or more, or take a method that counts "
                 "them, such as mifa"
             )
+        if method.options.max_lag >= 0 and not method.takes_late_replies:
+            takes = "takes late replies in event time only" if method.late_replies != "drop" else "takes none"
+            raise SettingsError(f"max-lag is about late replies, and {type(method).__name__} {takes}")

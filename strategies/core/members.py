@@ -103,6 +103,9 @@ class AvailabilityManager(Protocol):
     def membership_changes(self, server_round: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
         """Clients that arrived and that departed since the previous round."""
 
+    def release(self, clients: Clients) -> None:
+        """Take clients for free in the current round, as their tasks are stopped."""
+
     def proxy(self, client: int) -> ClientProxy:
         """The proxy of one client; raises KeyError for one that cannot be reached."""
 
@@ -122,6 +125,7 @@ class Members(Stateful):
         self.losses = LossTracker()  # with `departure=auto`; otherwise nothing
         self.announced: list[int] = []  # who has said in the last round that it leaves
         self.awaiting_farewell: list[int] = []  # who leaves in this round and has a state to hand in
+        self.stopped: Clients = np.empty(0, np.intp)  # whose tasks have become too old for this round
         self._arrived, self._left = list[int](), list[int]()  # of whom the method is not told yet
         self._without: list[int] = []  # who has said in this round that it has no data
 
@@ -129,7 +133,7 @@ class Members(Stateful):
         """Begin a round: carry out what has been announced and what the manager knows; tell the method.
 
         Return the members that can be asked, the clients still at work on an earlier task, both in ascending
-        order, and what gives the proxy of a client.
+        order, and what gives the proxy of a client. Those that are `stopped` are among both.
         """
         for client in sorted(self.announced):
             self.depart(client)
@@ -142,7 +146,13 @@ class Members(Stateful):
                 self.depart(client)
             for client in arrived.tolist():
                 self.arrive(client)
-            available, at_work = manager.available(server_round), manager.at_work(server_round)
+            at_work = manager.at_work(server_round)
+            if self.options.stop_late:
+                self.stopped = self.method.tasks.older_than(
+                    self.method.version - self.options.max_lag, at_work[self.roster.member[at_work]]
+                )
+                manager.release(self.stopped)
+            available = manager.available(server_round)
             proxy: Proxies = manager.proxy
         else:
             proxies = self._register(manager)

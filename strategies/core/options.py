@@ -135,6 +135,10 @@ class Options:
         `off` does nothing. It guards against broken clients, not against malicious ones.
     outliers
         `clip` scales such an update down to the limit instead of refusing it.
+    max_lag
+        Replies with a larger lag are discarded; -1: none is (Ringmaster ASGD, whose R is one more).
+    stop_late
+        In event time, stop each task whose lag exceeds that: its client can be asked at once.
     departure
         What becomes of a departing client's objective: `include` keeps it, `exclude` drops it, `auto` decides
         by the remaining time (Ruan et al., Corollary 4.0.3).
@@ -162,6 +166,8 @@ class Options:
     initial_model: InitialModelFactory | None = None
     max_update_norm: str = "warn"
     outliers: Literal["refuse", "clip"] = "refuse"
+    max_lag: Annotated[int, Range(least=-1)] = -1
+    stop_late: bool = False
     departure: Literal["exclude", "include", "auto"] = "exclude"
     departure_constant: Positive = 10.0
 
@@ -172,6 +178,10 @@ class Options:
         if not is_norm_limit(self.max_update_norm):
             known = "off, warn, auto or a positive number"
             raise SettingsError(f"max-update-norm is {self.max_update_norm!r}; it must be {known}")
+        if self.stop_late and (self.max_lag < 0 or not self.round_ends):
+            raise SettingsError(
+                "stop-late stops tasks of event time beyond a lag: set round-ends and max-lag"
+            )
 
     def planned_steps(self, num_examples: Any) -> Any:
         """E_k, the steps of complete clients with these numbers of examples: one, or an array of them."""

@@ -7,6 +7,7 @@ Any other is treated exactly as if nothing had come, and is named with its reaso
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -129,6 +130,7 @@ class ReplyReader:
         for k, reason in sorted(verdict.reasons.items()):
             report.reject(table.name(k), reason)
         report.diverged |= verdict.diverged
+        self._note_discarded(table, rows, sent)
         for key in LOSSES:
             rows[key][~(np.abs(rows[key]) <= MAX_NUMBER)] = np.nan
         counted = verdict.rows
@@ -203,7 +205,20 @@ class ReplyReader:
         model = self.method.initial_model
         if model is not None and task.round < model.since:
             return f"late reply of round {task.round}: it is about another model"
+        lag, limit = self.method.version - task.version, self.method.options.max_lag
+        if 0 <= limit < lag:
+            return f"late reply of round {task.round}: its lag is {lag}, max-lag is {limit}"
         return ""
+
+    def _note_discarded(self, table: ReplyTable, rows: NDArray[Any], sent: Sequence[Sent]) -> None:
+        """Note what is lost with the replies whose lag is too large."""
+        for k, task in enumerate(sent):
+            lag, seconds = self.method.version - task.version, float(rows["seconds"][k])
+            if 0 <= self.method.options.max_lag < lag:
+                of_task = {"client": int(rows["client"][k]), "task": task.round, "lag": lag}
+                lost = {"steps": int(rows["steps"][k]), "bytes": table.row_bytes(k)}
+                known = seconds if math.isfinite(seconds) else None
+                self.method.report.discarded.append({**of_task, **lost, "seconds": known})
 
     def _decoded(
         self, verdict: Verdict, table: ReplyTable, sent: Sequence[Sent], norms: NDArray[np.float64]

@@ -108,6 +108,10 @@ class ReplyTable:
         simulated = self.vectors.nbytes + sum(array.nbytes for arrays in own for array in arrays)
         return simulated + sum(count_bytes(result.parameters) for result in self.results)
 
+    def row_bytes(self, k: int) -> int:
+        """Return the size of what the client of a row sent."""
+        return replace(self.chosen(np.array([k])), farewells={}).num_bytes
+
     def name(self, k: int) -> str:
         """What Flower calls the client of a row."""
         return self.names[k] if self.names else str(self.reported["client"][k])

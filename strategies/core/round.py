@@ -63,7 +63,8 @@ class RoundInstructions(list[tuple[ClientProxy, Instruction]], Generic[Instructi
 
     So an engine can send that once: the global weights, the method's arrays and the configuration for all
     clients. `own` has, by name, the tasks and configurations of the clients that have one of their own.
-    `withdrawn` are the names of clients at work that have left the objective: nobody waits for them any more.
+    Nobody waits any more for the clients at work whose names are in `withdrawn`, as they have left the
+    objective, or in `stopped`, as their tasks have become too old.
     """
 
     def __init__(
@@ -77,6 +78,7 @@ class RoundInstructions(list[tuple[ClientProxy, Instruction]], Generic[Instructi
         self.weights, self.shared, self.config = weights, tuple(shared), config
         self.own: dict[str, tuple[Task, FitConfig]] = {}
         self.withdrawn: list[str] = []
+        self.stopped: list[str] = []
         self._kind: Callable[[Parameters, dict[str, Scalar]], Instruction] = kind
         common = FlatParameters(weights.vector, weights.layout, self.shared) if self.shared else weights
         self._common: Instruction = kind(common, config.to_wire())
@@ -160,6 +162,11 @@ class OpenTasks(Stateful):
         """Return what a client was sent for the task that it has to answer; None: there is none."""
         return None if client is None or server_round != self.round else self._sent.get(client)
 
+    def older_than(self, version: int, clients: Clients) -> Clients:
+        """Return those of the clients that were sent older weights than this version for their tasks."""
+        tasks = [self._sent.get(client) for client in clients.tolist()]
+        return clients[[task is not None and task.version < version for task in tasks]]
+
     def state_dict(self) -> StateDict:
         """Return what was sent, by client, shape (K,); the weights of each model once, as rows."""
         sent = [*self._sent.values()]
@@ -215,7 +222,8 @@ class RoundReport:
     """The outcome of one round, complete when `aggregate_fit` has returned.
 
     A reply in `late` answers a task of an earlier round and counted: its `client`, the round of its `task`,
-    and `lag`, how often the global weights have changed since then. What did not count is in `rejected`.
+    and `lag`, how often the global weights have changed since then. What did not count is in `rejected`;
+    `discarded` has in addition what was lost with the replies whose lag was too large.
     """
 
     learning_rate: float = 0.0  # the clients'
@@ -226,6 +234,7 @@ class RoundReport:
     rejected: list[tuple[str, str]] = field(default_factory=list)  # name of the client, and reason
     diverged: bool = False  # one of these had weights that are not finite, or too large
     late: list[dict[str, int]] = field(default_factory=list)
+    discarded: list[dict[str, Any]] = field(default_factory=list)
     events: list[dict[str, Any]] = field(default_factory=list)  # arrivals, departures, decisions
     measured: dict[str, Any] = field(default_factory=dict)  # the method's own, by names in the round's record
 

@@ -167,8 +167,11 @@ class EventTime(KeepsReplies):
         if not isinstance(instructions, RoundInstructions):
             raise TypeError("in event time, strategies of Flower are named by --strategy")
         self.seconds, self.notes = {}, ()
-        withdrawn = self.clock.withdraw({*map(int, instructions.withdrawn)})
-        self._forget(withdrawn)
+        withdrawn, stopped = (
+            self.clock.withdraw({*map(int, names)})
+            for names in (instructions.withdrawn, instructions.stopped)
+        )
+        self._forget([*withdrawn, *stopped])
         farewells = self._take_on(instructions)
         idle = self.limit - len(self.clock.tasks)
         while any(task.replies and task.client in self._waiting for task in self.clock.ending()):
@@ -184,7 +187,7 @@ class EventTime(KeepsReplies):
         self._record = {
             "begin": self.clock.begin / SECOND,
             "idle": idle,
-            **told(ended, withdrawn),
+            **told(ended, withdrawn, stopped, self.clock.begin),
         }
         if farewells:
             states, silent = self.transport.fit(server_round, farewells, timeout)
