@@ -195,6 +195,7 @@ class Federation:
         settings = self.settings
         # A trace with a clock needs the number of steps.
         given: dict[str, Any] = {"local_steps": settings.local_steps, "client_names": names}
+        given["data_dir"] = settings.data_dir
         if part.takes("label_shares"):
             given["label_shares"] = self._label_shares()
         trace: Trace = part.build(settings.num_clients, settings.seed, **given)

@@ -20,6 +20,7 @@ from fedtide.tasks import MODELS
 from strategies import Options
 from strategies.apfl import APFL
 from strategies.schemes import SchemeC
+from traces.recorded import fedscale
 
 FROM_FILE = ("", "recorded", "flash", "table", "run")
 SMALL: dict[str, Any] = {"engine": "inline", "num_clients": 10, "strategy": "fedavg", "num_rounds": 1}
@@ -109,7 +110,8 @@ TOGETHER = {
 }
 
 
-def test_options_are_what_list_says(shown: Any) -> None:
+def test_options_are_what_list_says(shown: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fedscale, "obtain", lambda folder: [fedscale.shipped_phones()])  # as if downloaded
     for setting in ("partition", "sizes", "lr-schedule", "server-opt"):
         names = {
             name: entry for name, entry in shown[f"--{setting}"].items() if name != "indices"

@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtide.base.allowed import Checked
+from fedtide.base.download import obtaining
 from fedtide.base.errors import SettingsError
 from fedtide.base.preprocessing import Channels, Preprocessing
 from fedtide.tasks.data import TEST_SHARE, Examples
 from fedtide.tasks.dataset import Dataset, DatasetTask, DividedTask
-from fedtide.tasks.download import obtaining
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -153,7 +153,7 @@ class ImageTask(DividedTask, Checked):
 
     def dataset(self) -> Dataset:
         """Read the images."""
-        with obtaining(self.name, "images", self.data_dir, self.by_hand.format(self.data_dir)):
+        with obtaining(f"task {self.name}", "images", self.data_dir, self.by_hand.format(self.data_dir)):
             train, test = self.read(train=True), self.read(train=False)
             channels = train[0].shape[1]
             pixels = Pixels((0.0,) * channels, (1.0,) * channels)

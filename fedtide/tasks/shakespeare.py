@@ -12,11 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtide.base.allowed import Checked, Count
+from fedtide.base.download import download, obtaining
 from fedtide.base.errors import SettingsError
 from fedtide.base.files import read_bytes
 from fedtide.tasks.data import Examples, FederatedData, PartitionedData
 from fedtide.tasks.dataset import choose_clients
-from fedtide.tasks.download import download, obtaining
 from fedtide.tasks.partition import PartitionFn
 from fedtide.tasks.sizes import SizesFn
 
@@ -124,7 +124,7 @@ def read_plays(data_dir: Path) -> Roles:
     folder = data_dir / "shakespeare"
     source = tomllib.loads(SOURCE.read_text(encoding="utf-8"))
     roles: Roles = {}
-    with obtaining("shakespeare", "plays", folder, f"put the .xml files of {source['page']} there"):
+    with obtaining("task shakespeare", "plays", folder, f"put the .xml files of {source['page']} there"):
         if not any(folder.glob("*.xml")):
             # Elsewhere first: an interrupted download must not look like a complete one.
             part = data_dir / "shakespeare.part"

@@ -17,12 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtide.base.allowed import Checked, Count, Range
+from fedtide.base.download import download, obtaining, reason_of
 from fedtide.base.errors import SettingsError
 from fedtide.base.files import open_regular
 from fedtide.base.preprocessing import FIRST, PADDING, UNKNOWN, TokenKind, tokens_of
 from fedtide.tasks.data import TEST_SHARE, Examples, FederatedData, PartitionedData
 from fedtide.tasks.dataset import choose_clients
-from fedtide.tasks.download import download, obtaining, reason_of
 from fedtide.tasks.partition import PartitionFn
 from fedtide.tasks.sizes import SizesFn
 
@@ -250,7 +250,7 @@ class Table:
         self.path = folder / TABLE
         if not self.path.exists():
             self.path = folder / ARCHIVE
-            with obtaining("sentiment140", "tweets", folder, f"put {URL}, or {TABLE} of it, there"):
+            with obtaining("task sentiment140", "tweets", folder, f"put {URL}, or {TABLE} of it, there"):
                 download(URL, self.path, SHA256)
 
     def rows(self) -> Iterator[Row]:

@@ -12,7 +12,7 @@ from fedtide.base.errors import SettingsError
 from fedtide.base.numbers import exact
 from traces.files.documents import read_document
 from traces.recorded.log import DeviceLog, RawSessions
-from traces.recorded.recording import Recording
+from traces.recorded.recording import DrawnRecording
 
 _MESSAGE = re.compile(r"([0-9]{4}-[0-9]{2}-[0-9]{2}) +([0-9]{2}:[0-9]{2}:[0-9]{2}) *\t\s*(\S+)", re.ASCII)
 _LEVEL = re.compile(r"[0-9.]+%")  # of the battery
@@ -31,7 +31,7 @@ _NEEDED = {"locked", "charging", "wifi"}  # to be online
 
 
 @dataclass(frozen=True, kw_only=True)
-class Flash(Recording, name="flash"):
+class Flash(DrawnRecording, name="flash"):
     """Phones that replay FLASH's state traces on a virtual clock (see `Recording`).
 
     Online means locked, charging and on Wi-Fi, as in FLASH. Clients are assigned phones at random, by the

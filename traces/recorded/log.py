@@ -60,6 +60,12 @@ class DeviceLog:
         """D."""
         return len(self.origin)
 
+    @property
+    def online(self) -> NDArray[np.float64]:
+        """The share of its recording for which each device is online, shape (D,)."""
+        total = np.append(0, np.cumsum(self.end - self.start))[self.first]
+        return np.asarray(np.diff(total) / self.cycle)
+
     @classmethod
     def build(
         cls,

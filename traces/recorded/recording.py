@@ -4,6 +4,7 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -95,20 +96,51 @@ class Recording(TimedTrace):
         """The data's names of the clients, as far as devices are to be matched with them."""
         return self.client_names if self.by_name else ()
 
+
+@dataclass(frozen=True, kw_only=True)
+class DrawnRecording(Recording):
+    """A recording of more devices than there are clients, which draw theirs by the seed.
+
+    Attributes
+    ----------
+    stratum
+        The N devices that N clients draw from, by the share of its recording for which a device is online:
+        those with the largest shares (`most`), the middle ones (`median`) or those with the smallest
+        (`rarest`). Devices that are never online are in no stratum. `any`: all devices.
+    """
+
+    stratum: Literal["any", "most", "median", "rarest"] = "any"
+
     def assign_devices(self, log: DeviceLog) -> tuple[DeviceLog, NDArray[np.intp]]:
         """Give each client a device, no device twice, shape (N,): that of its name, or one that is drawn.
 
         Devices that are all numbered have no names. ValueError: there are too few.
         """
         if self._names and log.names:
+            if self.stratum != "any":
+                raise SettingsError(
+                    f"trace {self.name}: stratum is {self.stratum}, but devices are the clients of the same "
+                    "names; set by-name=false to draw them"
+                )
             client = match(f"trace {self.name}: {self.file}", log.names, self._names)
             device = np.full(self.num_clients, log.num_devices)  # one that is never online
             device[client[client >= 0]] = np.flatnonzero(client >= 0)
             return log.with_silent_device(), device
-        if self.num_clients > log.num_devices:
+        devices = self._stratum(log)
+        if self.num_clients > len(devices):
+            ever = "" if self.stratum == "any" else " that are ever online"
             raise SettingsError(
-                f"trace {self.name}: {self.num_clients} clients for {log.num_devices} devices, "
+                f"trace {self.name}: {self.num_clients} clients for {len(devices)} devices{ever}, "
                 "use fewer clients or a file with more devices"
             )
-        devices = self.rng(self.name, 0).permutation(log.num_devices)
-        return log, np.asarray(devices[: self.num_clients])
+        return log, self.rng(self.name, 0).permutation(devices)[: self.num_clients]
+
+    def _stratum(self, log: DeviceLog) -> NDArray[np.intp]:
+        """Return the devices that clients draw from, in order of the file."""
+        if self.stratum == "any":
+            return np.arange(log.num_devices)
+        share = log.online
+        ranked = np.argsort(-share, kind="stable")[: np.count_nonzero(share)]
+        more = max(len(ranked) - self.num_clients, 0)
+        first = {"most": 0, "median": more // 2, "rarest": more}[self.stratum]
+        return np.sort(ranked[first : first + self.num_clients])
