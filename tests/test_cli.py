@@ -20,7 +20,7 @@ from fedtide.config import Settings
 ROOT = Path(__file__).parents[1]
 SMALL = ["--engine=inline", "--client-gpus=0", "--model=logistic", "--num-clients=4", "--num-rounds=3"]
 SMALL += ["--local-steps=4", "--batch-size=5"]
-KEYS = "strategy task model rounds client_fits ends weights state_bytes seconds metrics final run_dir"
+KEYS = "strategy task model rounds client_fits ends weights state_bytes seconds cycle metrics final run_dir"
 KEYS += " weights_sha256 no_reply_counted interrupted"
 
 

@@ -38,10 +38,11 @@ def record(t: int, accuracy: float | None, active: int = 2, **more: Any) -> dict
 
 
 def finished(*accuracies: float | None, **more: Any) -> Run:
-    records = [
-        {"round": 0, "accuracy": 0.1},
-        *(record(t, a, **more) for t, a in enumerate(accuracies, start=1)),
-    ]
+    """Return a run with a record for each accuracy; `virtual_seconds` is how long a round takes."""
+    clock = {key: more.pop(key) for key in ("virtual_seconds",) if key in more}
+    records: list[dict[str, Any]] = [{"round": 0, "accuracy": 0.1}]
+    for t, accuracy in enumerate(accuracies, start=1):
+        records.append(record(t, accuracy, **more, **{key: t * seconds for key, seconds in clock.items()}))
     return Run(Path(), {}, {"final": {"accuracy": accuracies[-1]}}, records)
 
 
@@ -71,7 +72,7 @@ def test_intervals_of_student() -> None:
 def test_what_it_took_to_reach_a_value() -> None:
     run = finished(0.5, None, 0.8, 0.7, virtual_seconds=60, device_seconds=7.5, worst_client_accuracy=0.3)
     high, low, named, never, worst = to(0.75, 0.5, "accuracy=0.75", 0.81, "worst-client=0.3")
-    assert cost_to_reach(run, high) == cost_to_reach(run, named) == Cost(3, 6, 3.0, 9.0, 30, 22.5, 60)
+    assert cost_to_reach(run, high) == cost_to_reach(run, named) == Cost(3, 6, 3.0, 9.0, 30, 22.5, 180)
     assert cost_to_reach(run, low) == cost_to_reach(run, worst) == Cost(1, 2, 1.0, 3.0, 10, 7.5, 60)
     assert cost_to_reach(run, never) is None
     unknown = record(1, 0.5, steps=[5, None])  # a client that did not say what it did, and no clock
@@ -132,7 +133,7 @@ def test_lower_is_better_for_errors() -> None:
     assert cost_to_reach(run, never) is None
     (row,) = rows({"seed": [0]}, run, reach=[4.5])
     shown = columns(row)
-    assert (shown["mean absolute error"], shown["last 10"], shown["rounds to 4.5"]) == ("5", "5.333", "2")
+    assert (shown["mean absolute error"], shown["rounds to 4.5"]) == ("5", "2")
     assert "mean_absolute_error" in comma_separated([row]).splitlines()[0].split(",")
 
 
@@ -221,13 +222,16 @@ def test_what_belongs_to_a_method() -> None:
 def test_options_can_vary() -> None:
     tables = [{"option": ["departure=include"]}, {"option": "departure=auto,outliers=clip"}]
     found = rows({"cell": tables, "seed": [0, 1]}, *map(finished, (0.1, 0.3, 0.5, 0.7)))
-    assert [row.final.mean for row in found] == pytest.approx([0.2, 0.6])
+    assert [row.score.mean for row in found] == pytest.approx([0.2, 0.6])
     assert "| departure=auto,outliers=clip |" in markdown([columns(row) for row in found])
 
 
-def test_the_last_evaluations_are_those_after_training_began() -> None:
-    (row,) = rows({"seed": [0]}, finished(0.5, 0.7))
-    assert row.last.mean == pytest.approx(0.6)
+def test_rows_have_scores_and_no_final_values() -> None:
+    """Of 20 rounds, the last two; a seed whose last evaluations are no numbers has no score."""
+    (row,) = rows({"seed": [0, 1]}, finished(*[0.5] * 18, 0.8, 0.6), finished(*[0.5] * 19, None))
+    assert row.scores == {0: pytest.approx(0.7), 1: 0.5}
+    diverged = finished(*[0.5] * 18, math.nan, 0.5, tested_examples=9)
+    assert math.isnan(diverged.score())
 
 
 def test_tables_escape_what_their_formats_use() -> None:

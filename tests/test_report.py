@@ -303,7 +303,7 @@ def test_a_grid_of_strategies_and_traces() -> None:
     for strategy, by_trace in finals.items():
         for trace, accuracy in by_trace.items():
             varied = {"strategy": strategy, "trace": trace}
-            run = Run(Path(), {}, {"final": {"accuracy": accuracy}}, [{"round": 1}])
+            run = Run(Path(), {}, {}, [{"round": 1, "accuracy": accuracy}])
             runs.append(CellRun(Cell(Settings(**varied), varied), run))
     subject = Subject(runs)
     assert list(subject.panels) == ["trace always", "trace phones"]

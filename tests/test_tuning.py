@@ -25,7 +25,7 @@ import sim
 from fedtide.comparison.on_ray import OnRay
 from fedtide.comparison.ranges import Among, Between, parse_tune, ranges_of, with_values
 from fedtide.comparison.runner import Work, run_cell
-from fedtide.comparison.search import PRUNED, Judge, Pruning, Search, Trial, require_optuna
+from fedtide.comparison.search import PRUNED, Judge, Pruning, Search, Tried, require_optuna
 from fedtide.comparison.store import CellStore, Place
 from fedtide.config import Settings
 from fedtide.engine.read_run import read_run
@@ -98,11 +98,13 @@ def test_values_replace_what_the_settings_say() -> None:
 def searched(score: Callable[[float], float], seed: int) -> Search:
     """Search a rate between 0.01 and 1, whose score is given."""
     require_optuna()
-    search = Search([], Settings(seed=seed), {"learning-rate": Between(0.01, 1.0, whole=False)}, 12)
+    search = Search([], [Settings(seed=seed)], {"learning-rate": Between(0.01, 1.0, whole=False)}, 12)
     search.go_on()
     while search.batch:
         for values in search.batch:
-            search.known[search.settings_of(values)] = Trial(values, {1: score(values["learning-rate"])})
+            (settings,) = search.settings_of(values)
+            reached = score(values["learning-rate"])
+            search.known[settings] = Tried(reached, {1: reached})
         search.go_on()
     return search
 
@@ -133,13 +135,20 @@ def test_a_best_value_at_the_end_widens_the_range_once() -> None:
 
 def test_few_combinations_are_all_tried() -> None:
     ranges = {"local-steps": Among((1, 2, 3)), "lr-schedule": Among(("constant", "inverse-sqrt"))}
-    search = Search([], Settings(), ranges, 12)
+    search = Search([], [Settings(seed=0), Settings(seed=1)], ranges, 12)
     search.go_on()
     tried = [tuple(values.values()) for values in search.batch]
     assert tried == [(steps, name) for steps in (1, 2, 3) for name in ("constant", "inverse-sqrt")]
-    search.known = {search.settings_of(values): Trial(values, {}) for values in search.batch}
+    assert len(search.waiting) == 2 * len(tried)
+    search.known = {
+        settings: Tried(float(settings.seed), {1: 0.0, 2: 4.0 * settings.seed}) for settings in search.waiting
+    }
     search.go_on()
     assert not search.batch
+    best = search.best()
+    assert best
+    assert (best.score, best.curve) == (0.5, {1: 0.0, 2: 2.0})  # means over the seeds
+    assert best.values["local-steps"] == 1  # all are equal
 
 
 def test_a_trial_is_given_up_when_its_best_is_below_the_median() -> None:
@@ -166,12 +175,6 @@ def test_what_is_given_up_was_stopped_by_no_setting_and_by_no_trace(tmp_path: Pa
     summary = json.loads(files["summary.json"])
     assert summary["rounds"] < 8
     assert "stopped" not in summary
-
-
-def test_the_score_is_the_mean_of_the_last_tenth() -> None:
-    assert Trial({}, {0: 9.0} | {t: float(t) for t in range(1, 21)}).score == 19.5
-    assert Trial({}, {0: 9.0, 5: 1.0}).score == 1.0
-    assert math.isnan(Trial({}, {0: 9.0}).score)
 
 
 # Searches
@@ -230,6 +233,25 @@ def test_a_tuned_comparison(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     shutil.rmtree(next(folder.glob("tuning/cells/*")))
     run(tmp_path)
     assert found_in(tmp_path) == [fedavg, fedprox]
+
+
+def test_a_trial_is_the_mean_over_seeds(tmp_path: Path) -> None:
+    """None of them is one of the comparison's; the same command continues the search."""
+    flags = ["--strategy=fedavg", "--seed=1000001", "--tune", "learning-rate=0.01|0.1", "--tune-seeds=2"]
+    run(tmp_path, *flags, "--no-report")
+    (search,) = found_in(tmp_path)
+    assert search["seeds"] == [1_000_000, 1_000_002]
+    (folder,) = tmp_path.glob("compare-*")
+    trials = [read_run(path) for path in folder.glob("tuning/cells/*")]
+    assert len(trials) == 4
+    for trial in search["trials"]:
+        own = [
+            run.score() for run in trials if run.settings.learning_rate == trial["values"]["learning-rate"]
+        ]
+        assert trial["score"] == pytest.approx(sum(own) / 2)
+    shutil.rmtree(next(folder.glob("tuning/cells/*")))
+    run(tmp_path, *flags, "--no-report")
+    assert found_in(tmp_path) == [search]
 
 
 def test_a_signal_counts_while_a_trial_cannot_be_stored(
@@ -294,6 +316,7 @@ def refused(folder: Path, capsys: pytest.CaptureFixture[str], *arguments: str) -
         (["clients-per-round=1..30"], "at most num-clients"),
         (["learning-rate=0.1..1", "--learning-rate", "1", "2"], "it has several values as well"),
         (["learning-rate=0.1..1", "--tune-trials", "1"], "tune-trials is 1"),
+        (["learning-rate=0.1..1", "--tune-seeds", "0"], "tune-seeds is 0; it must be from 1 to 100"),
         (["option.mu=0.1..1", "--strategy", "fedprox", "mifa"], "strategy mifa has no option.mu"),
     ],
 )

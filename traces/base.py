@@ -85,6 +85,11 @@ class Trace(ABC):
                 raise TypeError(f"{cls.__name__}.{old} is called {new} in a trace: rename it")
 
     @property
+    def repeats_after(self) -> float:
+        """After how many rounds participation repeats, if only in what is likely; 0: it does not."""
+        return 0
+
+    @property
     def drawn_by(self) -> Hashable:
         """What its draws depend on besides the seed: two traces in which it is equal would draw the same."""
         return type(self)

@@ -48,6 +48,11 @@ class Combined(Trace):
         self._filters = [trace for trace in self.parts if trace.role == "filter"]
         self._others = [trace for trace in self.parts if trace.role != "filter"]
 
+    @property
+    def repeats_after(self) -> float:
+        """The longest of the traces' cycles (see `Trace.repeats_after`)."""
+        return max(trace.repeats_after for trace in self.parts)
+
     def round(self, t: int) -> RoundAvailability:
         if not self._filters or not self._others:
             return self._round(self.parts, t)

@@ -87,6 +87,10 @@ class RateTrace(SeededTrace):
         """What its draws depend on (see `Trace.drawn_by`): the dynamics, whatever the rates are."""
         return RateTrace, self.dynamics if self.dynamics in ("markov", "cyclic") else "independent"
 
+    @property
+    def repeats_after(self) -> float:
+        return {"bernoulli": 0, "markov": 0, "cyclic": self.cycle}.get(self.dynamics, _PERIOD)
+
     def participation(self, t: int) -> Numbers:
         """Return the probabilities of round t, or shares of a cycle (see `Trace.participation`)."""
         if self.dynamics == "cyclic":
@@ -265,6 +269,10 @@ class Sine(SeededTrace, name="sine"):
                 f"trace sine: mean is {self.mean} and amplitude {self.amplitude}; the probability must stay "
                 "from 0 to 1"
             )
+
+    @property
+    def repeats_after(self) -> float:
+        return self.period
 
     def availability(self, t: int) -> RoundAvailability:
         p = self.mean + self.amplitude * math.sin(2 * math.pi * (((t - 1) / self.period) % 1))

@@ -73,6 +73,7 @@ def compare(
     tune: Sequence[str] = (),
     tune_trials: int = TUNE_TRIALS,
     tune_for: str = "",
+    tune_seeds: int = 1,
     baseline: str = "",
     progress: bool = True,
     **settings: Any,
@@ -97,6 +98,8 @@ def compare(
         Trials of each search.
     tune_for
         Which of `metrics` is searched for, such as ``"f1_score_macro"``; default: the task's own metric.
+    tune_seeds
+        Seeds over which the score of a trial is the mean.
     baseline
         What the others are compared to, such as ``"strategy=fedavg,round-ends=0"``; what it leaves out is as
         in each of them. By default, the first method.
@@ -127,7 +130,7 @@ def compare(
         combinations = cells_of(values, "compare")
         wanted = setting_values({"reach": reach})["reach"]
         targets = parse_targets(wanted if isinstance(wanted, list) else [wanted])
-        tuning = Tuning.parse(tune, tune_trials, tune_for) if tune else None
+        tuning = Tuning.parse(tune, tune_trials, tune_for, tune_seeds) if tune else None
         done = compare_and_report(combinations, console, targets, fresh, tuning, baseline)
     if done.signal:
         raise KeyboardInterrupt("the same call continues the comparison")

@@ -21,7 +21,7 @@ from fedtide.cli.listing import listing, listing_of
 from fedtide.comparison.compare import INTERRUPTED
 from fedtide.comparison.results import parse_targets
 from fedtide.comparison.tuning import Tuning
-from fedtide.config.grid import TUNE_TRIALS, is_comparison
+from fedtide.config.grid import is_comparison
 from fedtide.engine.checkpoints.resume import flags, settings_of
 from fedtide.engine.interrupts import Stopped
 from fedtide.engine.transports.base import EngineLost
@@ -42,8 +42,10 @@ def execute(parser: Parser, arguments: argparse.Namespace, imported: Callable[[]
             named = list(named_parts(values))
             print("\n".join(listing_of(named) if named else listing()))
             return 0
-        if (arguments.tune_trials is not None or arguments.tune_for) and not arguments.tune:
-            raise SettingsError(f"{'tune-for' if arguments.tune_for else 'tune-trials'} is for --tune")
+        of_search = ("tune_trials", "tune_seeds", "tune_for")
+        given = [name for name in of_search if getattr(arguments, name) != parser.get_default(name)]
+        if given and not arguments.tune:
+            raise SettingsError(f"{given[0].replace('_', '-')} is for --tune")
         if is_comparison(values) or arguments.rehearse is not None or arguments.tune:
             if values.get("resume") or arguments.trust:
                 advice = "rerun the same command to continue a comparison"
@@ -111,8 +113,8 @@ def _compare(values: dict[str, Any], arguments: argparse.Namespace, console: Con
         raise SettingsError("show-trace: give one value per setting")
     reach = parse_targets(arguments.reach or ())
     cells = cells_of(values, arguments.config or "command line")
-    trials = TUNE_TRIALS if arguments.tune_trials is None else arguments.tune_trials
-    tuning = Tuning.parse(arguments.tune, trials, arguments.tune_for) if arguments.tune else None
+    of_search = (arguments.tune_trials, arguments.tune_for, arguments.tune_seeds)
+    tuning = Tuning.parse(arguments.tune, *of_search) if arguments.tune else None
     from fedtide.cli.rehearsal import rehearse  # which --help and --list do without
 
     run = compare_and_report if arguments.rehearse is None else rehearse

@@ -99,7 +99,9 @@ def _add_commands(parser: Parser) -> None:
     text += 'logarithmic scale), "option.mu=0.001|0.01"'
     parser.add_argument("--tune", nargs="+", metavar="KEY=RANGE", help=text)
     text = f"trials of each search (default: {TUNE_TRIALS})"
-    parser.add_argument("--tune-trials", type=int, metavar="INT", help=text)
+    parser.add_argument("--tune-trials", type=int, default=TUNE_TRIALS, metavar="INT", help=text)
+    text = "seeds over which the score of a trial is the mean (default: 1)"
+    parser.add_argument("--tune-seeds", type=int, default=1, metavar="INT", help=text)
     text = "in a comparison: what the others are compared to, such as strategy=fedavg,round-ends=0; what it "
     text += "leaves out is as in each of them (default: the first method)"
     parser.add_argument("--baseline", default="", metavar="KEY=VALUE,...", help=text)

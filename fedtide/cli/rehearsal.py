@@ -59,7 +59,7 @@ class Ranked:
         """Return the numbers, for `--json`."""
         return {
             **self.row.varied,
-            self.row.metric.key: self.row.final._asdict(),
+            self.row.metric.key: self.row.score._asdict(),
             "to_best": self.to_best and self.to_best._asdict(),
             "forecast": self.forecast and vars(self.forecast),
         }
@@ -139,7 +139,7 @@ def rehearse(
 
 
 def ranked(rows: Sequence[Row]) -> list[Ranked]:
-    """Rank the rows by the mean of the final metric over seeds; rows without one come last."""
+    """Rank the rows by the mean score over seeds; rows without one come last."""
     order = sorted(rows, key=lambda row: row.badness)
     return [
         Ranked(
@@ -183,7 +183,7 @@ def _show(done: Rehearsal, console: Console) -> None:
             client = entry.forecast.least
             name = plain(names[client], 24) if names and names[client] else f"client {client}"
             bias = [f"{entry.forecast.bias:.3f}", f"{name} ({entry.forecast.ratio:.2f})"]
-        results = [mean_and_deviation(entry.row.final, number), signed(entry.to_best, number)]
+        results = [mean_and_deviation(entry.row.score, number), signed(entry.to_best, number)]
         shown = [*entry.row.varied.values(), *results, *bias]
         table.add_row(str(place), *(escape(str(part)) for part in shown))
     console.print(table)

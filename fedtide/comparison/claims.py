@@ -42,9 +42,9 @@ class Lacking(NamedTuple):
 
 
 def rankings_of(rows: Sequence[Row], lacking: Sequence[Lacking] = ()) -> list[Ranking]:
-    """Rank the methods by the final metric, and by the rounds and virtual seconds to each target.
+    """Rank the methods by the score, and by the rounds and virtual seconds to each target.
 
-    There are no rankings of a single method, and none by final values where runs stop at a target. Settings
+    There are no rankings of a single method, and none by scores where runs stop at a target. Settings
     in which a method did not run, or has not finished yet, are left out.
     """
     cells = {_place(row.varied): row for row in rows}

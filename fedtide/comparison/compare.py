@@ -125,6 +125,7 @@ class _Progress:
                 store.discard(settings)
             elif (found := store.load(settings)) is not None:
                 self.finished[settings] = found
+        self._scores = {settings: run.score() for settings, run in self.finished.items()}
         self.found = len(self.finished)
         if self.found:
             say(console, f"{self.found} of {count(len(cells), 'run')} were finished already")
@@ -158,7 +159,7 @@ class _Progress:
             if isinstance(found, str):
                 self.failed[settings] = found
             else:
-                self.finished[settings] = found
+                self.finished[settings], self._scores[settings] = found, found.score()
         self._show(settings)
         if settings in self.finished:
             self._log(settings)
@@ -172,19 +173,21 @@ class _Progress:
             say(self.bar.console, f"failed: {name}: {self.failed[settings]}")
         elif not self.console.is_terminal:
             run, done = self.finished[settings], f"{len(self.finished)}/{len(self.cells)}"
-            say(self.bar.console, f"{done}  {name}: {run.metric.title} {run.final:g}{left}")
+            say(self.bar.console, f"{done}  {name}: {run.metric.title} {self._scores[settings]:g}{left}")
         hint = self.finished[settings].summary.get("hint") if settings in self.finished else None
         if hint and hint not in self._hints:
             self._hints.add(hint)
             say(self.bar.console, hint)
 
     def _best(self) -> str:
-        known = {s: run for s, run in self.finished.items() if not math.isnan(run.final)}
-        if len({run.metric for run in known.values()}) != 1:  # there is nothing to compare
+        known = {settings: score for settings, score in self._scores.items() if not math.isnan(score)}
+        metrics = {self.finished[settings].metric for settings in known}
+        if len(metrics) != 1:  # there is nothing to compare
             return ""
-        best = max(known, key=lambda s: known[s].final * (1 if known[s].metric.higher_is_better else -1))
+        sign = 1 if metrics.pop().higher_is_better else -1
+        best = max(known, key=lambda settings: sign * known[settings])
         varied = " ".join(str(value) for value in self.cells[best].others.values())
-        return f"best {known[best].final:.4f} {varied}"
+        return f"best {known[best]:.4f} {varied}"
 
     def _log(self, settings: Settings) -> None:
         """Log a finished cell as a run of its own, whose name is what varies."""

@@ -54,7 +54,7 @@ class Comparison:
 
     @cached_property
     def rankings(self) -> list[Ranking]:
-        """How the methods rank over settings: by the final metric, and by the costs to each target."""
+        """How the methods rank over settings: by the score, and by the costs to each target."""
         return claims.rankings_of(self.rows, self.lacking)
 
     @property

@@ -1,4 +1,4 @@
-"""What methods are compared by: the final metrics, and the costs to each target."""
+"""What methods are compared by: the scores of metrics, and the costs to each target."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class Measure(NamedTuple):
 
 
 def measures_of(rows: Sequence[Row]) -> list[Measure]:
-    """Return the measures that all rows have; not the final metrics where runs stop at a target."""
+    """Return the measures that all rows have; not the scores where runs stop at a target."""
     stop = any(cell.settings.stop_at for row in rows for cell, _ in row.runs)
-    found = [] if stop or not rows else [final_of(rows), *map(_of_metric, _others(rows))]
+    found = [] if stop or not rows else [score_of(rows), *map(_of_metric, _others(rows))]
     for target in dict.fromkeys(target for row in rows for target in row.reach):
         known = [
             name
@@ -36,11 +36,11 @@ def measures_of(rows: Sequence[Row]) -> list[Measure]:
     return found
 
 
-def final_of(rows: Sequence[Row]) -> Measure:
-    """Return the measure of the final metric, which may be another for each task."""
+def score_of(rows: Sequence[Row]) -> Measure:
+    """Return the measure of the task's metric, which may be another for each task."""
     metrics = list(dict.fromkeys(row.metric for row in rows))
     if len(metrics) > 1:
-        return Measure("final metric", "", _final, _final_text, one_unit=False)
+        return Measure("metric", "", _own, _own_text, one_unit=False)
     return _of_metric(metrics[0])
 
 
@@ -50,26 +50,26 @@ def _others(rows: Sequence[Row]) -> list[Metric]:
 
 
 def _of_metric(metric: Metric) -> Measure:
-    """Return the measure of the final value of a metric."""
+    """Return the measure of the score of a metric."""
     number, unit = number_of(metric)
 
     def text(row: Row) -> str:
-        return mean_and_deviation(estimate([*row.finals_of(metric.key).values()]), number)
+        return mean_and_deviation(estimate([*row.scores_of(metric.key).values()]), number)
 
     return Measure(metric.title, unit, lambda row: _badness(row, metric), text)
 
 
 def _badness(row: Row, metric: Metric) -> dict[int, float]:
-    sign, finals = -1 if metric.higher_is_better else 1, row.finals_of(metric.key)
-    return {seed: sign * value if math.isfinite(value) else math.inf for seed, value in finals.items()}
+    sign, scores = -1 if metric.higher_is_better else 1, row.scores_of(metric.key)
+    return {seed: sign * value if math.isfinite(value) else math.inf for seed, value in scores.items()}
 
 
-def _final(row: Row) -> dict[int, float]:
+def _own(row: Row) -> dict[int, float]:
     return _badness(row, row.metric)
 
 
-def _final_text(row: Row) -> str:
-    return mean_and_deviation(row.final, number_of(row.metric)[0])
+def _own_text(row: Row) -> str:
+    return mean_and_deviation(row.score, number_of(row.metric)[0])
 
 
 def _cost_to(target: Target, name: str, rows: Sequence[Row]) -> Measure:
@@ -77,7 +77,7 @@ def _cost_to(target: Target, name: str, rows: Sequence[Row]) -> Measure:
 
     def badness(row: Row) -> dict[int, float]:
         costs = [math.inf if cost is None else getattr(cost, name) for cost in row.reached[target]]
-        return dict(zip(row.finals, costs, strict=True))
+        return dict(zip(row.scores, costs, strict=True))
 
     def text(row: Row) -> str:
         return mean_and_deviation(estimate([*badness(row).values()]), cost_text) or NEVER

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fedtide.base.wording import count
-from fedtide.comparison.measures import Measure, final_of, measures_of
+from fedtide.comparison.measures import Measure, measures_of, score_of
 from fedtide.comparison.methods import label_of, method_of, setting_of, text_of
 from fedtide.comparison.results import Row, paired
 from fedtide.comparison.tables import Columns
@@ -72,8 +72,8 @@ class Pivot(NamedTuple):
 
 
 def pivots_of(rows: Sequence[Row]) -> list[Pivot]:
-    """Return a table for each measure, at least that of the final metric; none without rows."""
-    return [_pivot(rows, measure) for measure in measures_of(rows) or [final_of(rows)]] if rows else []
+    """Return a table for each measure, at least that of the task's metric; none without rows."""
+    return [_pivot(rows, measure) for measure in measures_of(rows) or [score_of(rows)]] if rows else []
 
 
 def _pivot(rows: Sequence[Row], measure: Measure) -> Pivot:

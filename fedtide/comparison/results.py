@@ -13,8 +13,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from fedtide.base.errors import SettingsError
 from fedtide.comparison.methods import (
     Baseline,
@@ -32,7 +30,6 @@ from fedtide.engine.read_run import Run
 from fedtide.plan import Plan
 from fedtide.tasks import ACCURACY, Metric
 
-LAST = 10  # evaluations at the end whose mean is reported beside the final value
 CONFIDENCE = 0.95
 
 
@@ -67,7 +64,7 @@ class Row:
     """The runs of a comparison that differ in the seed only, and the numbers that are compared."""
 
     runs: Sequence[CellRun]
-    difference: Estimate | None = None  # of the final value to the baseline's; None: it is the baseline
+    difference: Estimate | None = None  # of the score to the baseline's; None: it is the baseline
     reach: Sequence[Target] = ()
     versus: str = ""  # the label of the baseline
 
@@ -97,35 +94,29 @@ class Row:
         return self.runs[0].run.measured
 
     @property
-    def finals(self) -> dict[int, float]:
-        """The final value of the metric by seed."""
-        return self.finals_of(self.metric.key)
+    def scores(self) -> dict[int, float]:
+        """The score of the metric by seed."""
+        return self.scores_of(self.metric.key)
 
     @cached_property
     def others(self) -> Mapping[Metric, Estimate]:
-        """The final values of the other metrics."""
-        return {metric: estimate([*self.finals_of(metric.key).values()]) for metric in self.metrics[1:]}
+        """The scores of the other metrics."""
+        return {metric: estimate([*self.scores_of(metric.key).values()]) for metric in self.metrics[1:]}
 
-    def finals_of(self, key: str) -> dict[int, float]:
-        """Return the final value of a key by seed; NaN: there is none."""
-        values = {cell.settings.seed: run.last_values.get(key) for cell, run in self.runs}
-        return {seed: math.nan if value is None else float(value) for seed, value in values.items()}
+    def scores_of(self, key: str) -> dict[int, float]:
+        """Return the score of a key by seed; NaN: there is none. See `fedtide.engine.score`."""
+        return {cell.settings.seed: run.score(key) for cell, run in self.runs}
 
     @cached_property
-    def final(self) -> Estimate:
-        """The final value of the metric."""
-        return estimate([*self.finals.values()])
+    def score(self) -> Estimate:
+        """The score of the metric."""
+        return estimate([*self.scores.values()])
 
     @property
     def badness(self) -> float:
-        """The final value, negative if higher ones are better; infinite if there is none."""
-        mean = self.final.mean
+        """The score, negative if higher ones are better; infinite if there is none."""
+        mean = self.score.mean
         return math.inf if math.isnan(mean) else -mean if self.metric.higher_is_better else mean
-
-    @cached_property
-    def last(self) -> Estimate:
-        """The mean of the last ten evaluations after training began."""
-        return estimate([_last(run) for _, run in self.runs])
 
     @cached_property
     def cost(self) -> Cost:
@@ -145,7 +136,7 @@ class Row:
 
     @property
     def worst(self) -> Estimate | None:
-        """The worst final value on a member's own held-out examples; None where these are not evaluated."""
+        """The worst score on a member's own held-out examples; None where these are not evaluated."""
         return self._of_clients("worst_client")
 
     @property
@@ -154,19 +145,19 @@ class Row:
         return self._of_clients("tenth_percentile")
 
     def _of_clients(self, name: str) -> Estimate | None:
-        found = estimate([*self.finals_of(f"{name}_{self.metric.key}").values()])
+        found = estimate([*self.scores_of(f"{name}_{self.metric.key}").values()])
         return None if math.isnan(found.mean) else found
 
     def against(self, other: Row | None) -> Estimate:
-        """Return the difference of the final values, over the seeds that both have."""
-        return paired(self.finals, {} if other is None else other.finals)
+        """Return the difference of the scores, over the seeds that both have."""
+        return paired(self.scores, {} if other is None else other.scores)
 
     def as_json(self) -> dict[str, Any]:
         """Return the numbers, for `--json`."""
-        estimates = {key: getattr(self, key) for key in ("final", "last", "difference", "worst", "tenth")}
+        estimates = {key: getattr(self, key) for key in ("score", "difference", "worst", "tenth")}
         return {
             "varied": self.varied,
-            "seeds": [*self.finals],
+            "seeds": [*self.scores],
             "metric": self.metric.key,
             "paper": self.paper,
             **({"tuned": self.tuned} if self.tuned else {}),
@@ -227,25 +218,17 @@ def paired(own: Mapping[int, float], theirs: Mapping[int, float]) -> Estimate:
 
 
 def cost_to_reach(run: Run, target: Target) -> Cost | None:
-    """Return the cost of reaching a target in an evaluation; None if it was never reached.
+    """Return the cost until the score first reaches a target; None if it never did.
 
     A run that stopped for lack of improvement, or because its time was up, has not reached it.
     """
     metric = target.measured(run.measured, "reach")
-    values = run.history.column(metric.key)
-    reached = (row for row in run.history.evaluated(metric.key) if metric.reaches(values[row], target.value))
-    row = next(reached, None)
-    return None if row is None else run.history.cost(row)
+    reached = [row for row, score in run.scores(metric.key) if metric.reaches(score, target.value)]
+    return run.history.cost(reached[-1]) if reached else None
 
 
 def _mean(costs: Sequence[Cost]) -> Cost:
     return Cost(*(statistics.mean(column) for column in zip(*costs, strict=True)))
-
-
-def _last(run: Run) -> float:
-    after = run.history.column(run.metric.key)[run.history.rounds > 0]
-    evaluated = after[np.isfinite(after)].tolist()
-    return statistics.mean(evaluated[-LAST:]) if evaluated else math.nan
 
 
 def parse_targets(given: Iterable[float | str]) -> list[Target]:

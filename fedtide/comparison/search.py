@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -24,26 +25,41 @@ from fedtide.tasks import Metric
 
 BATCH = 2  # trials of each batch after the first
 WARM_UP = 0.25  # share of the rounds in which nothing is given up
-SCORED = 0.1  # share of the evaluations, the last ones, of which the score is the mean
 PRUNED = "pruned"  # an empty file in the folder of a run that was given up
 
 Curve = Mapping[int, float]
 """Values of the metric by round, NaN where it is not a number."""
 
 
-class Trial(NamedTuple):
-    """Values that were tried, and what came of it."""
+class Tried(NamedTuple):
+    """What came of values with one seed."""
 
-    values: Values
+    score: float  # see `Run.score`
     curve: Curve
     pruned: bool = False  # given up before the last round
 
+
+class Trial(NamedTuple):
+    """Values that were tried, and what came of them with each seed."""
+
+    values: Values
+    runs: Sequence[Tried]
+
     @property
     def score(self) -> float:
-        """The mean of the last tenth of the evaluations after training began, at least of one; NaN: none."""
-        values = [value for number, value in sorted(self.curve.items()) if number]
-        last = values[-max(1, int(SCORED * len(values))) :]
-        return float(np.mean(last)) if last else math.nan
+        """The mean over seeds; NaN: one has none."""
+        return statistics.fmean(run.score for run in self.runs)
+
+    @property
+    def pruned(self) -> bool:
+        """Whether one of the runs was given up."""
+        return any(run.pruned for run in self.runs)
+
+    @property
+    def curve(self) -> Curve:
+        """The mean over seeds, in the rounds that all have evaluated."""
+        rounds = set.intersection(*(set(run.curve) for run in self.runs))
+        return {t: statistics.fmean(run.curve[t] for run in self.runs) for t in sorted(rounds)}
 
 
 def require_optuna() -> None:
@@ -63,15 +79,20 @@ class Search:
     """
 
     cells: Sequence[Cell]
-    base: Settings  # of its trials, but for the values that are tried
+    bases: Sequence[Settings]  # of the runs of a trial, one for each seed, but for the values that are tried
     ranges: Ranges
     count: int  # trials, unless there are fewer combinations of values
     goal: str = ""  # key of the metric that is searched for; empty: the task's own
     metric: Metric | None = None  # known with the first trial
     trials: list[Trial] = field(default_factory=list)  # of the batches before this one
     batch: Sequence[Values] = ()
-    known: dict[Settings, Trial] = field(default_factory=dict)
+    known: dict[Settings, Tried] = field(default_factory=dict)
     failed: str = ""
+
+    @property
+    def base(self) -> Settings:
+        """What the runs of all trials have in common, with the first of their seeds."""
+        return self.bases[0]
 
     @property
     def name(self) -> str:
@@ -105,33 +126,40 @@ class Search:
 
     @property
     def waiting(self) -> list[Settings]:
-        """The settings of the trials of the batch that are not known yet, each once."""
-        return [one for one in dict.fromkeys(map(self.settings_of, self.batch)) if one not in self.known]
+        """The settings of the runs of the batch that are not known yet, each once."""
+        wanted = (settings for values in self.batch for settings in self.settings_of(values))
+        return [settings for settings in dict.fromkeys(wanted) if settings not in self.known]
 
-    @property
-    def pruning(self) -> Pruning | None:
-        """When a trial of the batch is given up; nothing before the first batch is over."""
+    def pruning(self, settings: Settings) -> Pruning | None:
+        """Return when a run of the batch is given up; nothing before the first batch is over.
+
+        It is compared with those of other trials with its seed.
+        """
         if not self.trials or self.metric is None:
             return None
-        curves = [trial.curve for trial in self.trials if not trial.pruned]
+        place = [base.seed for base in self.bases].index(settings.seed)
+        curves = [trial.runs[place].curve for trial in self.trials if not trial.pruned]
         return Pruning(curves, self.metric.key, self.metric.higher_is_better, self.base.num_rounds)
 
-    def settings_of(self, values: Values) -> Settings:
-        """Return the settings of a trial."""
-        return with_values(self.base, values)
+    def settings_of(self, values: Values) -> list[Settings]:
+        """Return the settings of the runs of a trial, one for each seed."""
+        return [with_values(base, values) for base in self.bases]
 
-    def take(self, settings: Settings, run: Run) -> Trial:
-        """Take the run of a trial of the batch."""
+    def values_of(self, settings: Settings) -> Values:
+        """Return what is tried by a run of the batch."""
+        return next(values for values in self.batch if settings in self.settings_of(values))
+
+    def take(self, settings: Settings, run: Run) -> Tried:
+        """Take a run of the batch."""
         self.metric = next((m for m in run.measured if m.key == self.goal), run.metric)
         key = self.metric.key
         curve = {r["round"]: math.nan if r[key] is None else r[key] for r in run.records if key in r}
-        values = next(one for one in self.batch if self.settings_of(one) == settings)
-        self.known[settings] = Trial(values, curve, (run.path / PRUNED).exists())
+        self.known[settings] = Tried(run.score(key), curve, (run.path / PRUNED).exists())
         return self.known[settings]
 
     def go_on(self) -> None:
         """Propose the next batch, once all trials of this one are known; an empty one ends the search."""
-        self.trials += [self.known[self.settings_of(values)] for values in self.batch]
+        self.trials += map(self._trial, self.batch)
         done, grid = len(self.trials), self.grid
         if done >= self.total:
             self.batch = []
@@ -143,11 +171,27 @@ class Search:
             self.batch = [*first, *self._suggest(count)][:count]
 
     def best(self, among: Iterable[Trial] | None = None) -> Trial | None:
-        """Return the best of some trials, or of all, that were not given up; None: none has a score."""
+        """Return the best of some trials, or of all, that were not given up; None: none has a score.
+
+        Of equal ones, it is that with the smaller values, such as the smaller learning rate.
+        """
         trials = self.trials if among is None else among
         known = [t for t in trials if not t.pruned and not math.isnan(t.score)]
         sign = 1 if self._higher_is_better else -1
-        return max(known, key=lambda trial: sign * trial.score, default=None)
+
+        def rank(trial: Trial) -> tuple[float, ...]:
+            return sign * trial.score, *(-v for v in trial.values.values() if isinstance(v, int | float))
+
+        return max(known, key=rank, default=None)
+
+    @property
+    def done(self) -> list[Trial]:
+        """The trials that are over, those of the present batch included."""
+        over = [v for v in self.batch if all(settings in self.known for settings in self.settings_of(v))]
+        return [*self.trials, *map(self._trial, over)]
+
+    def _trial(self, values: Values) -> Trial:
+        return Trial(values, [self.known[settings] for settings in self.settings_of(values)])
 
     def ends(self, first: int | None = None) -> dict[str, str]:
         """Return "low" or "high" by key where the best value is at an end of all that was tried."""

@@ -22,7 +22,7 @@ from fedtide.tasks import Metric
 Columns = Mapping[str, str]
 """The cells of one row, by the headings of their columns."""
 
-IN_FILES_ONLY = ("runs", "last", "uploads", "MB")  # headings that begin so: a terminal has room for few
+IN_FILES_ONLY = ("runs", "uploads", "MB")  # headings that begin so: a terminal has room for few
 
 LEFT_OUT = ("10th percentile", "worst client", "virtual s to", "95 %")  # if it is narrow
 
@@ -48,9 +48,8 @@ def columns(row: Row) -> Columns:
     shown = _texts(row)
     shown |= {
         "runs": str(len(row.runs)),
-        f"{row.metric.title}{unit}": mean_and_deviation(row.final, number),
-        "95 % interval": _interval(row.final, row.metric.is_share, number),
-        f"last 10{unit}": mean_and_deviation(row.last, number),
+        f"{row.metric.title}{unit}": mean_and_deviation(row.score, number),
+        "95 % interval": _interval(row.score, row.metric.is_share, number),
         f"worst client{unit}": mean_and_deviation(row.worst, number),
         f"10th percentile{unit}": mean_and_deviation(row.tenth, number),
         **dict(_other(metric, value) for metric, value in row.others.items()),
@@ -158,8 +157,7 @@ def numbers(row: Row) -> dict[str, Any]:
     """Return all numbers of a row, shares from 0 to 1."""
     record: dict[str, Any] = {**_texts(row), "runs": len(row.runs)}
     estimates = {
-        row.metric.key: row.final,
-        "last": row.last,
+        row.metric.key: row.score,
         "difference": row.difference,
         "worst_client": row.worst,
         "tenth_percentile": row.tenth,

@@ -6,6 +6,7 @@ All methods get as many trials, with the same seed, from the same ranges.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import shutil
 from collections import deque
@@ -22,7 +23,7 @@ from fedtide.base.files import replacing
 from fedtide.base.wording import count, say
 from fedtide.comparison.ranges import Values, lacking, parse_tune, ranges_of, with_values, written
 from fedtide.comparison.runner import Outcome, Runner, Work
-from fedtide.comparison.search import PRUNED, Search, Trial, require_optuna
+from fedtide.comparison.search import PRUNED, Search, Tried, require_optuna
 from fedtide.comparison.store import CellStore
 from fedtide.config import Settings
 from fedtide.config.grid import TUNE_TRIALS, Cell
@@ -37,34 +38,38 @@ FOLDER = "tuning"  # of the trials, in the folder of the comparison
 KEPT = {"config.toml", "metrics.jsonl", "summary.json", PRUNED}  # files of a trial
 FILE = "tuning.json"  # what was found
 MOST_TRIALS = 1000
-FIRST_SEED = 1_000_000  # of the search; the next one that the comparison does not ask for
+MOST_SEEDS = 100
+FIRST_SEED = 1_000_000  # of the search, and the next ones; not those that the comparison asks for
 
 
 @dataclass(frozen=True)
 class Tuning:
     """The search before a comparison: ranges as text by key, and the number of trials for each method.
 
-    `goal` is the key of the metric that is searched for; empty: the task's own.
+    `goal` is the key of the metric that is searched for; empty: the task's own. The score of a trial is the
+    mean over as many `seeds`.
     """
 
     ranges: Mapping[str, str]
-    trials: int
+    trials: int = TUNE_TRIALS
     goal: str = ""
+    seeds: int = 1
 
     @property
     def identity(self) -> str:
         """Digits that stand for it."""
-        return hashlib.sha256(
-            json.dumps([self.ranges, self.trials, *filter(None, [self.goal])]).encode()
-        ).hexdigest()[:10]
+        others = [*filter(None, [self.goal]), *([self.seeds] if self.seeds > 1 else [])]
+        return hashlib.sha256(json.dumps([self.ranges, self.trials, *others]).encode()).hexdigest()[:10]
 
     @classmethod
-    def parse(cls, texts: Sequence[str], trials: int = TUNE_TRIALS, goal: str = "") -> Tuning:
+    def parse(cls, texts: Sequence[str], trials: int = TUNE_TRIALS, goal: str = "", seeds: int = 1) -> Tuning:
         """Read the flags; ValueError: they are invalid, or Optuna is not installed."""
         if not 2 <= trials <= MOST_TRIALS:
             raise SettingsError(f"tune-trials is {trials}; it must be from 2 to {MOST_TRIALS}")
+        if not 1 <= seeds <= MOST_SEEDS:
+            raise SettingsError(f"tune-seeds is {seeds}; it must be from 1 to {MOST_SEEDS}")
         require_optuna()
-        return cls(parse_tune(texts), trials, goal)
+        return cls(parse_tune(texts), trials, goal, seeds)
 
 
 @dataclass(frozen=True)
@@ -122,7 +127,8 @@ def searches_of(cells: Sequence[Cell], tuning: Tuning) -> list[Search]:
             listed = f"they are {', '.join(known)}" if known else "there are none"
             raise SettingsError(f"tune-for is {tuning.goal!r}, which is not one of --metrics: {listed}")
     asked = {cell.settings.seed for cell in cells}
-    seed = next(seed for seed in range(FIRST_SEED, FIRST_SEED + len(asked) + 1) if seed not in asked)
+    free = (seed for seed in itertools.count(FIRST_SEED) if seed not in asked)
+    seeds = [*itertools.islice(free, tuning.seeds)]
     ranges = [ranges_of(group[0].settings, tuning.ranges) for group in groups.values()]
     for key in tuning.ranges:
         if not any(key in own for own in ranges):
@@ -132,7 +138,8 @@ def searches_of(cells: Sequence[Cell], tuning: Tuning) -> list[Search]:
         if not own:
             name, missing = group[0].settings.strategy, ", ".join(tuning.ranges)
             raise SettingsError(f"tune: strategy {name} has no {missing}: there is nothing to search")
-        searches.append(Search(group, _base(group[0].settings, seed), own, tuning.trials, tuning.goal))
+        bases = [_base(group[0].settings, seed) for seed in seeds]
+        searches.append(Search(group, bases, own, tuning.trials, tuning.goal))
     return searches
 
 
@@ -147,7 +154,7 @@ class _Trials:
         self.queue: deque[Work] = deque()
         self.search_of: dict[Settings, Search] = {}  # of what was queued
         self.bar = progress_bar("trial ", console)
-        self._task = self.bar.add_task("", total=sum(search.total for search in searches))
+        self._task = self.bar.add_task("", total=sum(s.total * len(s.bases) for s in searches))
         self._pace = Pace()
 
     def run(self, runner: Runner) -> None:
@@ -166,10 +173,11 @@ class _Trials:
             for settings in search.waiting:
                 if (run := self.store.load(settings)) is not None:
                     search.take(settings, run)
-            self.bar.update(self._task, advance=len(search.batch) - len(search.waiting))
+            known = len(search.batch) * len(search.bases) - len(search.waiting)
+            self.bar.update(self._task, advance=known)
         for settings in search.waiting:
             self.search_of[settings] = search
-            self.queue.append(Work(settings, self.store.place(settings), search.pruning))
+            self.queue.append(Work(settings, self.store.place(settings), search.pruning(settings)))
 
     def _note(self, settings: Settings, outcome: Outcome) -> None:
         """Store the run of a trial, and go on when its batch is over."""
@@ -184,21 +192,23 @@ class _Trials:
                 search.failed = found
                 say(self.bar.console, f"failed: search, {search.name}: {found}")
                 return
-            self._show(search, search.take(settings, found))
+            self._show(search, settings, search.take(settings, found))
             if not search.waiting:
                 self._continue(search)
 
-    def _show(self, search: Search, trial: Trial) -> None:
-        best = search.best(search.known.values())
+    def _show(self, search: Search, settings: Settings, run: Tried) -> None:
+        best = search.best(search.done)
         shown = f"best {best.score:.4f} {search.name}, {_named(best.values)}" if best else ""
         self.bar.update(self._task, advance=1, description=shown)
         (task,) = self.bar.tasks
         left = self._pace.left(task)
         if not self.console.is_terminal and search.metric:
-            given_up = f", given up after round {max(trial.curve)}" if trial.pruned else ""
-            score = f"{search.metric.title} {trial.score:.4f}{given_up}"
+            given_up = f", given up after round {max(run.curve)}" if run.pruned else ""
+            score = f"{search.metric.title} {run.score:.4f}{given_up}"
+            tried = _named(search.values_of(settings))
+            seed = f", seed {settings.seed}" if len(search.bases) > 1 else ""
             number = f"trial {task.completed:.0f}/{task.total:.0f}"
-            say(self.bar.console, f"{number}  {search.name}, {_named(trial.values)}: {score}{left}")
+            say(self.bar.console, f"{number}  {search.name}, {tried}{seed}: {score}{left}")
 
 
 def _base(settings: Settings, seed: int) -> Settings:
@@ -233,7 +243,8 @@ def _say_plan(searches: Sequence[Search], tuning: Tuning, console: Console) -> N
     """Print the number of trials, their data, and the keys that some methods lack."""
     base, trials = searches[0].base, count(searches[0].total, "trial")
     each = f"{trials} each for {count(len(searches), 'combination')} of settings"
-    say(console, f"search: {each}, seed {base.seed}, judged on {_validation(base)}")
+    seeds = f"seed {base.seed}" + (f" to {last}" if (last := searches[0].bases[-1].seed) != base.seed else "")
+    say(console, f"search: {each}, {seeds}, judged on {_validation(base)}")
     for search in searches:
         if missing := [key for key in tuning.ranges if key not in search.ranges]:
             say(console, f"{search.name}: has no {', '.join(missing)}, which is searched for others only")
@@ -270,7 +281,7 @@ def _as_json(search: Search) -> dict[str, Any]:
     ranges, wider = search.ranges, search.wider
     return {
         "varied": search.cells[0].others,
-        "seed": search.base.seed,
+        "seeds": [base.seed for base in search.bases],
         "validated_on": _validation(search.base),
         "metric": search.metric and search.metric.key,
         "ranges": {key: str(of) for key, of in ranges.items()},

@@ -106,13 +106,13 @@ class Settings:
     stop_at: str = _setting(
         TRAINING,
         "",
-        "end the run when an evaluation reaches this: accuracy=0.9, or another metric of the task, loss, "
+        "end the run when the score reaches this: accuracy=0.9, or another metric of the task, loss, "
         "train-loss, worst-client, tenth-percentile, client (personal models) or client-loss",
     )
     patience: CountOrZero = _setting(
         TRAINING,
         0,
-        "evaluations in a row without an improvement of the metric, or of what stop-at names, that end the "
+        "evaluations in a row without a better score, of the metric or of what stop-at names, that end the "
         "run; 0: any number",
     )
     local_steps: Count = _setting(TRAINING, 10, "E, local steps of a complete client", client=True)

@@ -27,6 +27,7 @@ from fedtide.engine.choice import fastest_engine
 from fedtide.engine.evaluation import GlobalEvaluator
 from fedtide.engine.event_clock import Clock, make_clock
 from fedtide.engine.memory_check import check_fits, check_round, check_steps
+from fedtide.engine.score import advice
 from fedtide.engine.stopping import StoppingRule
 from fedtide.engine.transports.base import Transport
 from fedtide.engine.transports.late import timed
@@ -54,7 +55,7 @@ class Experiment:
     evaluator: GlobalEvaluator
     device: str = "cpu"  # that virtual clients train on
     why_engine: str = ""  # why the engine was chosen, if it was `auto`
-    hint: str = ""  # how clients may train faster, or why they do not
+    hint: str = ""  # how scores cover the trace, and clients train faster, or why they do not
     room: str = ""  # what a round takes, or an evaluation, if it is much
     proven: bool = False  # the cohort's gradients, steps in one call included, are those of autograd
 
@@ -149,7 +150,7 @@ def prepare(plan: Plan, tune: bool = True, observed: Callable[[], Trace] | None 
     if isinstance(strategy, SequentialSGD):
         strategy.trainer = CentralTrainer(data, build_model, settings.seed, settings.cohort)
     made = (plan, build_model, initial, trace, clock, strategy, evaluator, device)
-    experiment = Experiment(*made, room=room)
+    experiment = Experiment(*made, hint=advice(trace, settings), room=room)
     if tune:
         experiment = _tuned(experiment, model)
         experiment = replace(experiment, room="; ".join(filter(None, [_check_room(experiment), room])))
@@ -235,10 +236,9 @@ def _tuned(experiment: Experiment, model: FlatModel) -> Experiment:
     cohort, size, why = choose(model, examples, *wanted, rule, experiment.device, here)
     several = settings.most_clients > 1
     several &= not isinstance(experiment.strategy, SequentialSGD)
-    if why:
-        experiment = replace(experiment, hint=why)
-    elif several and (settings.cohort, cohort) == ("auto", "loop") and may_gain_from_vmap(model, examples):
-        experiment = replace(experiment, hint=SLOW)
+    if not why and several and (settings.cohort, cohort) == ("auto", "loop"):
+        why = SLOW if may_gain_from_vmap(model, examples) else ""
+    experiment = replace(experiment, hint="; ".join(filter(None, [experiment.hint, why])))
     plan = experiment.plan.replace(cohort=cohort, cohort_size=size)
     experiment = replace(experiment, plan=plan, proven=here)
     if settings.engine != "auto":

@@ -13,6 +13,7 @@ from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
 from numpy.typing import NDArray
 
 from fedtide.base import dotted
@@ -24,6 +25,7 @@ from fedtide.engine.history import History
 from fedtide.engine.observers import Record
 from fedtide.engine.records import group_values, metrics_in
 from fedtide.engine.run_files import MAX_LINE, NAMES, read_config, read_summary, records_in, weights_file
+from fedtide.engine.score import score
 from fedtide.federation import Federation, ModelEnds
 from fedtide.tasks import ACCURACY, Metric
 
@@ -167,6 +169,25 @@ class Run:
     def metric(self) -> Metric:
         """The metric of its task; accuracy where an older version did not record it."""
         return self.measured[0]
+
+    def score(self, key: str = "") -> float:
+        """Return the score of a value, by default the task's metric; NaN if there is none.
+
+        That is its mean over the last cycle of the trace, or over the last tenth of the run if the trace has
+        no cycle or the run is shorter than two; NaN: it was no number in one of these evaluations.
+        """
+        return next(self.scores(key or self.metric.key), (0, math.nan))[1]
+
+    def scores(self, key: str) -> Iterator[tuple[int, float]]:
+        """Yield the row of each evaluation that measured a value, the last one first, and the score there."""
+        history, measured = self.history, {"loss", *(metric.key for metric in self.measured)}
+        tested = history.column("tested_examples")
+        rows = history.evaluated(key, *(["tested_examples"] if key in measured else []))
+        rows = rows[tested[rows] != 0]
+        at = np.fmax.accumulate(history.clock) if history.has_clock else history.rounds
+        when, values = at[rows].tolist(), history.column(key)[rows].tolist()
+        for place, row in reversed([*enumerate(rows.tolist())]):
+            yield row, score(when, values, self.summary.get("cycle", 0), place)
 
     @property
     def final(self) -> float:

@@ -52,7 +52,8 @@ def is_summary(value: Any) -> bool:
     if not isinstance(value, dict):
         return False
     found = metrics_in(value)
-    return _has_numbers(value.get("final", {})) and isinstance(found, list) and all(map(_is_metric, found))
+    numbers = _has_numbers(value.get("final", {})) and is_number(value.get("cycle", 0))
+    return numbers and isinstance(found, list) and all(map(_is_metric, found))
 
 
 def metrics_in(summary: dict[str, Any]) -> Any:

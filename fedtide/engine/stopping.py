@@ -10,6 +10,7 @@ from typing import Any
 from fedtide.config import Settings
 from fedtide.config.target import OF_MEMBERS, Target
 from fedtide.engine.observers import Observer, Record
+from fedtide.engine.score import score
 from fedtide.tasks import ACCURACY, Metric
 
 LONG = 30.0  # seconds
@@ -51,6 +52,8 @@ class StoppingRule(Observer):
         something else.
     spent
         Wall-clock seconds of the run before it was resumed.
+    cycle
+        As of `score`, which is what has to reach the value, or to improve.
 
     Attributes
     ----------
@@ -62,15 +65,21 @@ class StoppingRule(Observer):
     """
 
     def __init__(
-        self, settings: Settings, metrics: Sequence[Metric] = (ACCURACY,), spent: float = 0.0
+        self,
+        settings: Settings,
+        metrics: Sequence[Metric] = (ACCURACY,),
+        spent: float = 0.0,
+        cycle: float = 0.0,
     ) -> None:
-        self.settings, self.spent = settings, spent
+        self.settings, self.spent, self.cycle = settings, spent, cycle
         self.target = Target.parse(settings.stop_at, "stop-at") if settings.stop_at else None
         self.measured = self.target.measured(metrics, "stop-at") if self.target else metrics[0]
         of_members = self.target is not None and self.target.name.startswith(OF_MEMBERS)
         self._every = settings.evaluate_clients if of_members else 1
         self._begin = time.perf_counter()
         self._now: float | None = 0.0  # virtual seconds at the end of the last round
+        self._at: list[float] = []
+        self._values: list[float] = []
         self._best, self._best_round, self._without = math.nan, 0, 0
         self.reason = ""
 
@@ -102,7 +111,9 @@ class StoppingRule(Observer):
 
     def _note(self, server_round: int, found: Any) -> None:
         """Take a value; None and NaN are no improvement."""
-        value, metric = math.nan if found is None else float(found), self.measured
+        self._at.append(server_round if self._now is None else self._now)
+        self._values.append(math.nan if found is None else float(found))
+        value, metric = score(self._at, self._values, self.cycle), self.measured
         if math.isnan(self._best) or (metric.reaches(value, self._best) and value != self._best):
             self._best, self._best_round, self._without = value, server_round, 0
         else:

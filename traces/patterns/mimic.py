@@ -36,6 +36,10 @@ class RoundRobin(SeededTrace, name="round-robin"):
     tau_max: Count = 20
     variant: Literal["paper", "half-normal"] = "paper"
 
+    @property
+    def repeats_after(self) -> float:
+        return self.tau_max
+
     @cached_property
     def tau(self) -> NDArray[np.int64]:
         """Each client's cycle in rounds, at least 1, shape (N,)."""

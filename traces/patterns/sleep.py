@@ -44,6 +44,10 @@ class Sleep(SeededTrace, name="sleep"):
         super().__post_init__()
         _ = self.begin  # reads the file
 
+    @property
+    def repeats_after(self) -> float:
+        return self.period
+
     @cached_property
     def begin(self) -> NDArray[np.float64]:
         """Seconds after midnight at which each client comes online, shape (N,)."""

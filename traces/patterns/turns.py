@@ -48,9 +48,12 @@ class Diurnal(SeededTrace, name="diurnal"):
         """Which clients are online in the first shift, shape (N,)."""
         return np.arange(self.num_clients) * self.of // self.num_clients < self.groups
 
+    @property
+    def repeats_after(self) -> int:
+        return self.period + (self.rest_period or self.period)
+
     def availability(self, t: int) -> RoundAvailability:
-        cycle = self.period + (self.rest_period or self.period)
-        return complete_if_online(self.first_shift == ((t - 1) % cycle < self.period))
+        return complete_if_online(self.first_shift == ((t - 1) % self.repeats_after < self.period))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,6 +82,10 @@ class Periodic(SeededTrace, name="periodic"):
             raise SettingsError(
                 f"trace periodic: period is {self.period}; it must be a multiple of groups, {self.groups}"
             )
+
+    @property
+    def repeats_after(self) -> int:
+        return self.period
 
     @cached_property
     def group(self) -> NDArray[np.int64]:

@@ -17,6 +17,8 @@ from traces.files.clients import match
 from traces.recorded.log import DeviceLog
 from traces.sessions import RecordedSessions
 
+_DAY = 86400.0
+
 
 @dataclass(frozen=True, kw_only=True)
 class Recording(TimedTrace):
@@ -76,6 +78,11 @@ class Recording(TimedTrace):
         log, _ = self._recorded
         first = float(log.origin[0]) / SECOND
         return (first + self.begin, first + float(log.cycle[0]) / SECOND) if log.dated else None
+
+    @property
+    def repeats_after(self) -> float:
+        """A day: whose device is idle or charging goes by day and night (see `Trace.repeats_after`)."""
+        return _DAY / self.round_seconds
 
     @property
     def start(self) -> int:

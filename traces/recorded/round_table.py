@@ -63,6 +63,10 @@ class RoundTable(SeededTrace, name="table"):
         return self._clients.names
 
     @property
+    def repeats_after(self) -> float:
+        return self.num_rounds if self.repeat else 0
+
+    @property
     def num_rounds(self) -> int:
         """How many rounds the table has."""
         return len(self._lines[0]) - 1

@@ -1,0 +1,73 @@
+"""The score of a run: the mean of its evaluations over the last cycle of its trace, or its last tenth.
+
+Single values swing with whoever took part last. Whatever is judged is judged by the score: runs that stop at
+a target, the trials of a search, and the rows of a comparison.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from bisect import bisect_right
+from collections.abc import Sequence
+
+from fedtide.base.wording import count
+from fedtide.config import Settings
+from traces import Trace
+from traces.base import SECOND
+
+CYCLES = 2  # that a run has at least if it is judged over one of them: it learns in the first
+FEWEST = 5  # evaluations of a cycle
+PART = 10  # of a run without cycles, of which the last is judged
+
+
+def score(at: Sequence[float], values: Sequence[float], cycle: float, last: int = -1) -> float:
+    """Return the mean of an evaluation and those before it; NaN if one of them is not a number.
+
+    Parameters
+    ----------
+    at
+        When each was evaluated: rounds or, with a clock, virtual seconds, ascending; 0 is before training.
+    values
+        The values of the evaluations, at least one.
+    cycle
+        After how many rounds or seconds participation repeats; 0: it does not.
+    last
+        Which evaluation the score is of.
+    """
+    now, end = at[last], range(len(at))[last]
+    length = cycle if 0 < CYCLES * cycle <= now else now / PART
+    begin = min(bisect_right(at, now - length), end)  # before training, there is one value
+    return statistics.fmean(values[begin : end + 1])
+
+
+def cycle_of(trace: Trace) -> float:
+    """Return after how many rounds participation repeats, or virtual seconds of a clock; 0: it does not."""
+    end = trace.ends(1)
+    return trace.repeats_after if end is None else trace.repeats_after * end / SECOND
+
+
+def advice(trace: Trace, settings: Settings) -> str:
+    """Return what keeps scores from covering a cycle of the trace evenly, and what helps; empty: nothing.
+
+    Recorded days have no turns that evaluations could coincide with, and most runs are shorter.
+    """
+    every, rounds, cycle = settings.evaluate_every, settings.num_rounds, math.ceil(trace.repeats_after)
+    if not cycle or settings.round_ends or settings.evaluate_seconds:
+        return ""
+    has_clock, is_short = trace.ends(1) is not None, rounds < CYCLES * cycle
+    if is_short and not has_clock:
+        once = f"the trace repeats after {count(cycle, 'round')}, and the run has {rounds}"
+        return (
+            f"{once}: scores are means over its last tenth and depend on who is there; "
+            f"--num-rounds {CYCLES * cycle} helps"
+        )
+    is_even = math.gcd(every, cycle) == 1 or has_clock
+    if every == 1 or is_short or (is_even and FEWEST * every <= cycle):
+        return ""
+    most = max(1, min(every, cycle // FEWEST))
+    better = next(other for other in range(most, 0, -1) if math.gcd(other, cycle) == 1)
+    return (
+        f"evaluate-every {every} does not cover the trace's cycle of {count(cycle, 'round')} evenly: "
+        f"try --evaluate-every {better}"
+    )
