@@ -101,8 +101,9 @@ class Plan(Federation):
         values = settings.as_mapping()
         named = {kind: names for kind, names in SERVER_PARTS.items() if values[kind]}
         parts = {kind: bind(kind, names, values[kind]) for kind, names in named.items()}
-        functions = metric_functions(settings.metrics)
-        plan = super().of(settings, method=method, server_parts=parts, functions=functions, options=Options())
+        plan = super().of(settings, method=method, server_parts=parts, functions=(), options=Options())
+        own = [spec for spec in getattr(plan.source, "metrics", ()) if spec not in settings.metrics]
+        plan.functions = metric_functions([*own, *settings.metrics])
         plan.options = _options(plan.settings, method, parts)  # with the rate that suits the model
         return plan
 

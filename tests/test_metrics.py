@@ -411,7 +411,7 @@ def test_every_metric_of_the_list_can_be_taken() -> None:
     needed = {"fbeta_score": "fbeta_score:beta=2"}
     for name in SCIKIT_LEARN:
         found = MetricFunction.of(needed.get(name, name))
-        lower = name.endswith(("_loss", "_error", "_deviance"))
+        lower = name.endswith(("_loss", "_error", "_deviance", "perplexity"))
         assert found.metric.higher_is_better is not lower
         assert found.metric.key not in RECORDED
 
@@ -420,3 +420,8 @@ def test_no_key_of_records_can_be_taken() -> None:
     keys = {key for key in described("metrics.jsonl") | described("On devices") if "." not in key}
     keys |= {key.removeprefix("final.") for key in described("summary.json") if key.startswith("final.")}
     assert {key for key in keys if not key.startswith(OF_CLIENTS)} - {"accuracy", "names"} <= RECORDED
+
+
+def test_perplexity_is_the_exponential_of_the_loss() -> None:
+    run = fedtide.run(**SMALL | {"metrics": "perplexity"})
+    assert run.records[-1]["perplexity"] == pytest.approx(np.exp(run.records[-1]["loss"]), rel=1e-5)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from clients.draws import BatchIndices, Indices
 from clients.gradients.flat import as_tensor
-from fedtide.tasks import Augmentation, FederatedData, PartitionedData
+from fedtide.tasks import CROSS_ENTROPY, Augmentation, Criterion, FederatedData, PartitionedData
 
 
 class Batch(NamedTuple):
@@ -22,7 +22,7 @@ class Batch(NamedTuple):
 
     inputs: Tensor  # (A, B, *input_shape)
     targets: Tensor  # (A, B, ...)
-    weights: Tensor  # (A, B), of each example in its client's mean loss: 1 / n for n examples, 0 for padding
+    weights: Tensor  # (A, B), of each example in its client's mean loss: mostly 1 / n, and 0 for padding
     lengths: NDArray[np.intp]  # (A,), the number n of each client's examples
     seeds: Sequence[int] | None = None  # of what each client's model draws; None: it draws nothing
 
@@ -42,8 +42,10 @@ class CohortBatches:
         clients: Sequence[BatchIndices],
         dtype: torch.dtype,
         augmentation: Augmentation | None = None,
+        criterion: Criterion = CROSS_ENTROPY,
     ) -> None:
         self.inputs, self.clients, self.augmentation = inputs, clients, augmentation
+        self.criterion = criterion
         steps = [len(client.lengths) for client in clients]
         self.lengths = _padded([client.lengths for client in clients], steps, steps[0]).T.copy()
         self.counts = (self.lengths > 0).sum(axis=1).tolist()
@@ -56,8 +58,10 @@ class CohortBatches:
     @cached_property
     def weights(self) -> Tensor:
         """`Batch.weights` of each step, shape (T, K, B)."""
-        real = np.arange(self.indices.shape[2]) < self.lengths[..., None]
-        weights = torch.from_numpy(real / np.maximum(self.lengths, 1)[..., None])
+        terms = np.arange(self.indices.shape[2]) < self.lengths[..., None]
+        if (counts := self.criterion.counts(self.targets.flatten(0, 2))) is not None:
+            terms = terms * counts.view(terms.shape).cpu().numpy()
+        weights = torch.from_numpy(terms / np.maximum(terms.sum(axis=-1, keepdims=True), 1))
         return weights.to(self.inputs.device, self.dtype)
 
     def step(self, t: int) -> Batch:
@@ -113,7 +117,7 @@ class DeviceData:
         if self._all is not None and isinstance(self.data, PartitionedData):
             own = map(self.data.train_rows, clients)
             of_all = [BatchIndices(rows[b.indices], *b[1:]) for rows, b in zip(own, indices, strict=True)]
-            return CohortBatches(*self._all, of_all, dtype, self.augmentation)
+            return CohortBatches(*self._all, of_all, dtype, self.augmentation, self.data.criterion)
         parts, of_parts, start = [], [], 0
         for client, wanted in zip(clients, indices, strict=True):
             distinct, positions = np.unique(wanted.indices, return_inverse=True)
@@ -122,7 +126,9 @@ class DeviceData:
             start += len(distinct)
         inputs, targets = (np.concatenate(part) for part in zip(*parts, strict=True))
         self.data.criterion.check(targets, self.data.num_outputs)
-        return CohortBatches(*self._move((inputs, targets)), of_parts, dtype, self.augmentation)
+        return CohortBatches(
+            *self._move((inputs, targets)), of_parts, dtype, self.augmentation, self.data.criterion
+        )
 
     def _move(self, examples: tuple[NDArray[Any], NDArray[Any]]) -> tuple[Tensor, Tensor]:
         inputs, targets = (as_tensor(array).to(self.device) for array in examples)

@@ -116,7 +116,7 @@ def _difference(oracle: CohortOracle, inputs: Tensor, targets: Tensor, fused: bo
     """
     model = oracle.model
     clients = [_all_twice(len(inputs)), _all_twice(max(1, len(inputs) - 1))]
-    batches = CohortBatches(inputs, targets, clients, model.vector.dtype)
+    batches = CohortBatches(inputs, targets, clients, model.vector.dtype, criterion=model.criterion)
     one, other = batches.step(0), batches.step(1)
     start = model.vector.expand(2, -1).clone()
     at_start = oracle.gradient(start, one)[0].clone()  # or raises, before the model draws anything

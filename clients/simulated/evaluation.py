@@ -20,7 +20,6 @@ from fedtide.base.fingerprint import fingerprint
 from fedtide.tasks import Examples, FederatedData, are_classes, blank, some_examples
 from fedtide.tasks.metrics import View, Views, view_of
 
-BATCH = 250
 MAX_THREADS = 16  # each holds the activations of a batch
 SIMILAR = 1e-3  # a relative, and an absolute difference, of what GPUs compute twice
 WORTH_COPIES = 0.02  # seconds of work, for which several threads get copies of the model
@@ -30,7 +29,8 @@ class _Batch(NamedTuple):
     """Some examples: their total loss, their scores, and what metrics get of them."""
 
     total: float
-    scores: Tensor
+    scores: Tensor  # (n,)
+    counts: Tensor  # (n,), see `Criterion.counts`
     views: Views
 
 
@@ -43,12 +43,12 @@ def evaluate_with_views(
     model: FlatModel, examples: Examples, needed: Collection[View]
 ) -> tuple[float, float, Views]:
     """Return the same, and in one pass what metrics get of the examples."""
-    n = len(examples[1])
-    if not n:
+    if not len(examples[1]):
         raise SettingsError("there are no examples to evaluate on")
     batches = _by_batch(model, examples, needed)
-    loss, score = sum(b.total for b in batches), sum(float(b.scores.sum()) for b in batches)
-    return loss / n, score / n, _joined(batches, needed)
+    loss, score = sum(b.total for b in batches), sum(float((b.scores * b.counts).sum()) for b in batches)
+    terms = sum(float(b.counts.sum()) for b in batches)
+    return loss / terms, score / terms, _joined(batches, needed)
 
 
 def check_outputs(model: FlatModel, data: FederatedData) -> None:
@@ -137,6 +137,7 @@ class PartScores(NamedTuple):
 
     counts: NDArray[np.int64]  # examples of each part, shape (P,)
     scores: NDArray[np.float64]  # shape (n,)
+    weights: NDArray[np.float64]  # shape (n,), of each score in a mean
     targets: NDArray[Any]
     views: Views
 
@@ -148,9 +149,10 @@ class PartScores(NamedTuple):
     @property
     def means(self) -> NDArray[np.float64]:
         """The mean score of each part, NaN of an empty one."""
-        totals = np.bincount(self.owners, self.scores, minlength=len(self.counts))
-        means = np.full(len(self.counts), np.nan)
-        np.divide(totals, self.counts, out=means, where=self.counts > 0)
+        owners, n = self.owners, len(self.counts)
+        totals, weights = (np.bincount(owners, v, n) for v in (self.scores * self.weights, self.weights))
+        means = np.full(n, np.nan)
+        np.divide(totals, weights, out=means, where=weights > 0)
         return means
 
 
@@ -158,11 +160,14 @@ def part_scores(model: FlatModel, parts: Sequence[Examples], needed: Collection[
     """Evaluate the model with its current weights on several parts, some of which may be empty."""
     counts = np.array([len(targets) for _, targets in parts], np.int64)
     if not counts.any():
-        return PartScores(counts, np.empty(0), np.empty(0), {})
+        return PartScores(counts, np.empty(0), np.empty(0), np.empty(0), {})
     x, targets = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
     batches = _by_batch(model, (x, targets), needed)
-    scores = torch.cat([batch.scores for batch in batches]).double().cpu().numpy()
-    return PartScores(counts, scores, targets, _joined(batches, needed))
+    scores, weights = (
+        torch.cat(parts).double().cpu().numpy()
+        for parts in zip(*((b.scores, b.counts) for b in batches), strict=True)
+    )
+    return PartScores(counts, scores, weights, targets, _joined(batches, needed))
 
 
 def _joined(batches: Sequence[_Batch], needed: Collection[View]) -> Views:
@@ -176,7 +181,7 @@ def _by_batch(model: FlatModel, examples: Examples, needed: Collection[View] = (
     that does other work, as threads inside an operation do. Where there is much to do on a CPU, several
     threads do so, each with its own copy of the model.
     """
-    starts = range(0, len(examples[1]), BATCH)
+    starts = range(0, len(examples[1]), model.criterion.evaluated_at_once)
     threads = min(torch.get_num_threads(), len(starts) - 1, MAX_THREADS) if model.device.type == "cpu" else 1
     model.module.eval()
     try:
@@ -208,12 +213,14 @@ def _measure(
     model: FlatModel, module: nn.Module, examples: Examples, needed: Collection[View], start: int
 ) -> _Batch:
     """Evaluate the batch that begins at `start`."""
-    x, targets = (as_tensor(part[start : start + BATCH]).to(model.device) for part in examples)
-    criterion = model.criterion
+    criterion, end = model.criterion, start + model.criterion.evaluated_at_once
+    x, targets = (as_tensor(part[start:end]).to(model.device) for part in examples)
     with torch.no_grad():
         outputs = module(x)
         views = {view: view_of(view, criterion, outputs, targets) for view in needed}
-    return _Batch(float(criterion.total(outputs, targets)), criterion.scores(outputs, targets), views)
+    total, scores = float(criterion.total(outputs, targets)), criterion.scores(outputs, targets)
+    counts = criterion.counts(targets)
+    return _Batch(total, scores, torch.ones_like(scores) if counts is None else counts, views)
 
 
 def own_test(data: FederatedData, client: int) -> Examples:

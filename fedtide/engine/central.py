@@ -52,7 +52,8 @@ class CentralTrainer:
         indices = self._draw(len(targets), batch_size, iterations, server_round)
         model = self.oracle.model
         y = as_tensor(weights).to(model.vector, copy=True)[None]
-        batches = CohortBatches(inputs, targets, [indices], y.dtype, getattr(self.data, "augmentation", None))
+        augmentation, criterion = getattr(self.data, "augmentation", None), self.data.criterion
+        batches = CohortBatches(inputs, targets, [indices], y.dtype, augmentation, criterion)
         config = FitConfig(
             round=server_round, learning_rate=learning_rate, batch_size=batch_size, local_steps=iterations
         )

@@ -25,6 +25,7 @@ from strategies import Roster
 
 LIMIT = 1_000_000  # examples that the training loss is computed on
 TRIED = 10_000  # examples that metrics are tried on at a time
+TRIED_OUTPUTS = 1 << 26  # of sequences, that they are tried on
 
 
 class GlobalEvaluator:
@@ -99,8 +100,11 @@ class GlobalEvaluator:
         numbers, width = criterion.predicts_numbers(targets), self.data.num_outputs
         positions = max(len(targets), self._most_tested()) * math.prod(targets.shape[1:])
         room = check_metrics(positions, width, {function.view for function in self.functions})
-        true, rng = targets_of(criterion, targets), np.random.default_rng([*b"metrics"])
+        rng = np.random.default_rng([*b"metrics"])
         shape = targets.shape if np.issubdtype(targets.dtype, np.floating) else (*targets.shape, width)
+        if len(shape) > 2 and not numbers:  # a language model has too many outputs to draw them all
+            targets = targets[: max(1, TRIED_OUTPUTS // math.prod(shape[1:]))]
+        true = targets_of(criterion, targets)
         for function in self.functions:
             try:
                 views = []
@@ -134,9 +138,14 @@ class GlobalEvaluator:
         total, count = 0.0, 0
         for start in range(0, len(members), 1000):  # all at once would double the memory
             examples = self.data.train_set(members[start : start + 1000])
-            if n := len(examples[1]):
+            if n := self._terms(examples[1]):
                 total, count = total + n * self._score(examples)[0], count + n
         return total / count if count else math.nan
+
+    def _terms(self, targets: NDArray[Any]) -> int:
+        """Return what the mean loss of these examples is a mean over: mostly the examples."""
+        counts = self.data.criterion.counts(torch.from_numpy(targets))
+        return len(targets) if counts is None else int(counts.sum())
 
     def _load(self, arrays: list[NDArray[Any]]) -> None:
         self.model.load(np.concatenate([np.ravel(a) for a in arrays]))

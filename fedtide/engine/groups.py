@@ -15,7 +15,7 @@ from fedtide.base.wording import plain
 from fedtide.engine.observers import Observer, Record
 from fedtide.tasks import FederatedData
 from fedtide.tasks.data import client_groups
-from fedtide.tasks.metrics import MetricFunction, Views, targets_of
+from fedtide.tasks.metrics import MetricFunction, Views, positions_of, targets_of
 
 Groups = Mapping[str, Mapping[str, NDArray[np.bool_]]]
 """Masks of clients by the kind and the name of their group."""
@@ -64,7 +64,7 @@ def group_numbers(
 ) -> GroupNumbers:
     """Return the numbers of each group that has examples; the parts of `found` are those of the clients."""
     true = targets_of(data.criterion, found.targets)
-    per_part = len(true) // max(1, len(found.scores))  # positions of sequences are examples to metrics
+    positions = positions_of(found.targets)
     numbers: dict[str, dict[str, Any]] = {}
     for kind, of_kind in groups.items():
         for name, mask in of_kind.items():
@@ -72,9 +72,11 @@ def group_numbers(
             if not chosen.any():
                 continue
             examples = chosen[found.owners]
-            rows = np.repeat(examples, per_part)
+            rows = np.repeat(examples, positions)
             values: dict[str, Any] = {"clients": int(chosen.sum()), "examples": int(examples.sum())}
-            values[data.criterion.metric.key] = float(found.scores[examples].mean())
+            values[data.criterion.metric.key] = float(
+                np.average(found.scores[examples], weights=found.weights[examples])
+            )
             views = {view: array[rows] for view, array in found.views.items()}
             values |= values_of(functions, true[rows], views, data.num_outputs)
             numbers.setdefault(kind, {})[name] = values

@@ -66,7 +66,7 @@ def check_metrics(examples: int, outputs: int, views: Collection[str]) -> str:
 
     There are `outputs` for each; `views` are what the metrics get: `fedtide.tasks.metrics.View`.
     """
-    of_one = 16 + sum(4 * outputs * OUTPUT_COPIES for view in views if view != "labels")
+    of_one = 16 + sum(4 * outputs * OUTPUT_COPIES for view in views if view not in ("labels", "losses"))
     what = f"metrics of {examples:,} test examples, each with {count(outputs, 'output')}"
     check_room(what, examples * of_one, "take metrics of predicted labels (y_pred) only, or fewer examples")
     if examples * of_one < replies_limit():

@@ -16,6 +16,7 @@ if TYPE_CHECKING:  # PyTorch is imported when something is computed: lists of ta
     from torch import Tensor
 
 
+IGNORED = -100  # a class that is padding of a sequence: it has no loss (`ignore_index` of PyTorch)
 LOWER_IS_BETTER = ("loss", "error", "deviance")  # last words of the names of such metrics
 
 
@@ -67,6 +68,8 @@ class Criterion(ABC):
 
     metric: ClassVar[Metric]
     """The name of the mean score, and which direction is better."""
+    evaluated_at_once = 250
+    """Examples in a batch of an evaluation."""
 
     @abstractmethod
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
@@ -75,6 +78,14 @@ class Criterion(ABC):
     @abstractmethod
     def scores(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return the score of each example, shape (n,)."""
+
+    def counts(self, targets: Tensor) -> Tensor | None:
+        """Return how much each example counts in every mean, shape (n,); None: all count the same.
+
+        The loss and the score of a sequence that is padded are means over its other positions, which are what
+        it counts: so that the mean over a batch, or over a test set, is one over positions.
+        """
+        return None
 
     def check(self, targets: NDArray[Any], num_outputs: int) -> None:  # noqa: B027
         """Raise a ValueError if these targets do not fit a model with this many outputs."""

@@ -24,7 +24,7 @@ from fedtide.base.allowed import Option, as_options, did_you_mean
 from fedtide.base.contract.metrics import OF_CLIENTS, RECORDED
 from fedtide.base.errors import SettingsError
 from fedtide.base.specs import Part, Spec, convert, parse
-from fedtide.tasks.criteria import Criterion, Metric
+from fedtide.tasks.criteria import IGNORED, Criterion, Metric
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -32,11 +32,13 @@ if TYPE_CHECKING:
 Views = Mapping["View", NDArray[Any]]
 """What metrics get beside the targets, of all examples."""
 
+MAX_EXPONENT = 700.0  # e to more is no number
 KIND = "metrics"  # the setting, and what dotted names stand for
-View = Literal["labels", "probabilities", "outputs", "preds"]
+View = Literal["labels", "losses", "probabilities", "outputs", "preds"]
 """What a metric gets beside the targets; `preds` are probabilities, or predicted numbers, as tensors."""
 VIEWS: dict[str, View] = {
     **dict.fromkeys(("y_pred", "y2"), "labels"),
+    "losses": "losses",
     **dict.fromkeys(("y_score", "y_prob", "y_proba"), "probabilities"),
 }
 """By the name of a function's second parameter; of any other name, the outputs."""
@@ -60,10 +62,20 @@ _NOT_A_SHARE = {"adjusted", "normalize"}  # options that change the range
 _ARRAYS = ("sample_weight", "labels")  # parameters that are none
 
 
+def perplexity(y_true: NDArray[Any], losses: NDArray[Any]) -> float:
+    """Exponential of the mean cross-entropy: of a language model, over all tokens."""
+    return math.exp(min(float(losses.mean(dtype=np.float64)), MAX_EXPONENT))
+
+
+perplexity.higher_is_better = False  # type: ignore[attr-defined]
+
+
 class _ScikitLearn(Mapping[str, Callable[..., Any]]):
-    """The metrics of scikit-learn that are one number, by name; it is imported when one is taken."""
+    """Perplexity, and the metrics of scikit-learn that are one number; it is imported when one is taken."""
 
     def __getitem__(self, name: str) -> Callable[..., Any]:
+        if name == "perplexity":
+            return perplexity
         import sklearn.metrics
 
         found: Callable[..., Any] = getattr(sklearn.metrics, self._whole(name))
@@ -78,7 +90,7 @@ class _ScikitLearn(Mapping[str, Callable[..., Any]]):
     def __len__(self) -> int:
         return len(self._names)
 
-    _names = tuple(sorted((*_SHARES, *_OTHERS)))
+    _names = tuple(sorted((*_SHARES, *_OTHERS, "perplexity")))
 
     def _whole(self, name: str) -> str:
         return name if name in self._names else f"{name}_score"
@@ -210,24 +222,39 @@ def targets_of(criterion: Criterion, targets: NDArray[Any]) -> NDArray[Any]:
     """Return targets as metrics get them: shape (n,), or (n, C) for several numbers or labels of an example.
 
     Numbers are in the unit that they had before the task standardised them, and each position of a sequence
-    is an example.
+    is an example; padding is none.
     """
     if np.issubdtype(targets.dtype, np.integer):
-        return targets.reshape(-1)
+        found: NDArray[Any] = targets[targets != IGNORED]
+        return found
     several = _narrow(targets.reshape(len(targets), -1))
     return criterion.original(several) if criterion.predicts_numbers(targets) else several.astype(np.int64)
+
+
+def positions_of(targets: NDArray[Any]) -> NDArray[np.intp]:
+    """Return how many examples each target is to metrics, shape (n,): see `targets_of`."""
+    if np.issubdtype(targets.dtype, np.integer):
+        counts: NDArray[np.intp] = (targets.reshape(len(targets), -1) != IGNORED).sum(axis=1)
+        return counts
+    return np.ones(len(targets), np.intp)
 
 
 def view_of(view: View, criterion: Criterion, outputs: Tensor, targets: Tensor) -> NDArray[Any]:
     """Return what a metric of this view gets of a batch, in the order of `targets_of`.
 
-    SettingsError: it needs probabilities, and the targets are numbers.
+    SettingsError: it needs probabilities, or losses of classes, and there are none.
     """
     numbers, classes = criterion.predicts_numbers(targets), not targets.is_floating_point()
     outputs = outputs.float() if outputs.element_size() < 4 else outputs  # NumPy has no bfloat16
     if numbers and view == "probabilities":
         raise SettingsError("it takes probabilities, and the task predicts numbers")
-    if view == "labels" or (view == "preds" and numbers):
+    if view == "losses":
+        if not classes:
+            raise SettingsError("it is of classes, and the task has none")
+        from torch.nn import functional
+
+        found = functional.cross_entropy(outputs.flatten(0, -2), targets.flatten(), reduction="none")
+    elif view == "labels" or (view == "preds" and numbers):
         found = criterion.predictions(outputs, targets)
         found = found.flatten() if classes else found.flatten(1) if found.dim() > 1 else found[:, None]
     else:
@@ -235,6 +262,8 @@ def view_of(view: View, criterion: Criterion, outputs: Tensor, targets: Tensor) 
         found = found.flatten(0, -2) if classes else found.flatten(1) if found.dim() > 1 else found[:, None]
         if classes and view != "outputs" and found.shape[1] == 2:
             found = found[:, 1]
+    if classes and targets.dim() > 1:
+        found = found[targets.flatten() != IGNORED]
     array = found.cpu().numpy()
     array = array if classes else _narrow(array)
     return criterion.original(array) if numbers else array
