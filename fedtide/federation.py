@@ -34,6 +34,7 @@ from fedtide.tasks import (
 from fedtide.tasks.data import client_names
 from fedtide.tasks.foreign_partitions import checked_partition, checked_sizes
 from traces import TRACES, Combined, Membership, Trace, parse_rounds
+from traces.base import NEVER
 
 if TYPE_CHECKING:
     from torch import nn
@@ -77,7 +78,7 @@ class Federation:
         needed = f"num-clients is {settings.num_clients}"
         check_room(needed, CLIENT_BYTES * settings.num_clients, "use fewer clients")
         task = bind("task", TASKS, settings.task)
-        source = _source(task, settings.data_dir)
+        source = _source(task, settings.data_dir, _never(settings))
         partition = settings.partition or source.default_partition
         model = bind("model", MODELS, settings.model or source.default_model)
         if not settings.learning_rate:
@@ -119,10 +120,13 @@ class Federation:
 
     @cached_property
     def data(self) -> FederatedData:
-        """The data, divided among the clients; SettingsError if the settings are impossible for them."""
+        """The data, divided among the clients; SettingsError if the settings are impossible for them.
+
+        Clients that never come have no examples.
+        """
         settings = self.settings
         held_out = settings.evaluate_on != "test" or settings.evaluate_clients
-        return self._divided(settings.holdout if held_out else 0.0)
+        return self._of_those_who_come(self.divided(settings.holdout if held_out else 0.0))
 
     @cached_property
     def trace(self) -> Trace:
@@ -167,8 +171,8 @@ class Federation:
         make = partial(self.model.factory, input_shape, num_outputs, **options)
         return partial(initialise, make, self.settings.seed)
 
-    def _divided(self, holdout: float) -> FederatedData:
-        """Load the data and divide them among the clients, each of which holds out a share of its own."""
+    def divided(self, holdout: float) -> FederatedData:
+        """Load the data and divide them among all clients, each of which holds out a share of its own."""
         settings, partition = self.settings, None
         if settings.partition and self.source.default_partition is None:
             raise SettingsError(
@@ -179,6 +183,17 @@ class Federation:
             partition = _divide(self.partition, PARTITIONS, checked_partition)
         sizes = _divide(self.sizes, SIZES, checked_sizes)
         return self.source.federate(settings.num_clients, partition, sizes, holdout, settings.seed)
+
+    def _of_those_who_come(self, data: FederatedData) -> FederatedData:
+        if not (never := _never(self.settings)):
+            return data
+        if not hasattr(data, "without"):
+            raise SettingsError(
+                f"arrivals: the data of task {self.settings.task} cannot do without the examples of clients "
+                "that never come: they have no method `without`"
+            )
+        rest: FederatedData = data.without(never)
+        return rest
 
     @cached_property
     def _by_data(self) -> list[Part]:
@@ -207,7 +222,7 @@ class Federation:
 
         Held-out examples count, too: who is online must not depend on how the run is evaluated.
         """
-        data = self._divided(holdout=0.0)
+        data = self._of_those_who_come(self.divided(holdout=0.0))
         if not are_classes(data.test[1]):
             where = f"trace {self.settings.trace}"
             raise SettingsError(f"{where}: the targets of task {self.settings.task} are not classes")
@@ -233,15 +248,27 @@ def trace_specs(text: str) -> list[str]:
     return specs
 
 
-def _source(task: Part, data_dir: str) -> TaskSource:
+def _never(settings: Settings) -> tuple[int, ...]:
+    """Return the clients that never come."""
+    when = _rounds("arrivals", settings.arrivals)
+    return tuple(k for k in sorted(when) if when[k] == NEVER and k < settings.num_clients)
+
+
+def _source(task: Part, data_dir: str, never: tuple[int, ...]) -> TaskSource:
     """Return the data set that a task stands for; nothing is loaded yet."""
     if isinstance(task.factory, type) and not hasattr(task.factory, "federate"):  # it is not called
         raise SettingsError(f"task {task.name} has no method federate: see fedtide.tasks.TaskSource")
-    source: TaskSource = task.build(data_dir=data_dir)
+    source: TaskSource = task.build(data_dir=data_dir, absent=never)
     for attribute in ("default_partition", "default_model", "federate"):
         if not hasattr(source, attribute):
             made = f"task {task.name} gives a {type(source).__name__}"
             raise SettingsError(f"{made} without {attribute}: see fedtide.tasks.TaskSource")
+    alone = task.takes("absent") or getattr(source, "clients_are_apart", False)
+    if never and source.default_partition is None and not alone:
+        raise SettingsError(
+            f"arrivals: what task {task.name} computes from the examples of all clients, such as means or a "
+            "vocabulary, would count those of clients that never come: remove them from the data"
+        )
     return source
 
 

@@ -122,6 +122,7 @@ RUN = {
     "flwr run": "test_flower_run.py",
     "fedtide export": "test_export.py",
     "fedtide report": "test_figures.py",
+    "fedtide without": "test_without.py",
     **dict.fromkeys(("flwr", "sudo", "mkdir", "for k", "ssh", "scp", "run=", "cd"), "test_deploy.py"),
     **dict.fromkeys(("python -m fedtide fleet", "deploy/"), "test_deploy.py"),
     **dict.fromkeys(("python sim.py --config $run", "python sim.py --rehearse logs"), "test_deploy.py"),

@@ -3,8 +3,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from traces import Bernoulli, Combined, Membership, parse_rounds
-from traces.base import microseconds
+from traces import Bernoulli, Combined, Membership, parse_rounds, written_rounds
+from traces.base import NEVER, microseconds
 
 
 def test_by_hand():
@@ -49,6 +49,7 @@ def test_by_second_by_hand():
         ({2: 5}, {2: 5}, "client 2 departs in round 5 but arrives in round 5"),
         ({2: 5}, {2: 3}, "client 2 departs in round 3 but arrives in round 5"),
         ({}, {0: 1}, "client 0 departs in round 1 but arrives in round 1"),
+        ({1: NEVER}, {1: 9}, "client 1 departs in round 9 but arrives never"),
         ({1: 5.0}, {1: 5.0}, "client 1 departs at 5 s but arrives at 5 s"),
         ({}, {1: 0.0}, "client 1 departs at 0 s but arrives at 0 s"),
         ({1: -0.5}, {}, "arrivals: client 1 has moment -0.5 s, give 0 or more"),
@@ -66,6 +67,7 @@ def test_invalid_rounds(arrivals, departures, message):
         ("", {}),
         ("  ", {}),
         ("10=5,11=20", {10: 5, 11: 20}),
+        ("10-11=never,3=4", {10: NEVER, 11: NEVER, 3: 4}),
         (" 10=5 , 11=20 ", {10: 5, 11: 20}),
         ("10-14=5", dict.fromkeys(range(10, 15), 5)),
         ("3-3=1,0=2", {3: 1, 0: 2}),
@@ -104,7 +106,7 @@ def test_parse_invalid(text, message):
     assert "\n" not in str(refusal.value)
 
 
-@given(st.one_of(st.text(), st.text(alphabet="0123456789=-,.s \n", max_size=30)))
+@given(st.one_of(st.text(), st.text(alphabet="0123456789=-,.s never\n", max_size=30)))
 def test_parse_raises_nothing_but_value_error(text):
     message, rounds = "one line", {}
     try:
@@ -117,6 +119,6 @@ def test_parse_raises_nothing_but_value_error(text):
 
 @given(st.dictionaries(st.integers(0, 10**6), st.integers(1, 10**6), max_size=20), st.integers(1, 10**6))
 def test_parse_reads_back_what_was_written(rounds, divisor):
-    assert parse_rounds(",".join(f"{client}={t}" for client, t in rounds.items())) == rounds
     moments = {client: float(f"{t / divisor:.6f}") for client, t in rounds.items()}
-    assert parse_rounds(",".join(f"{client}={t:.6f}s" for client, t in moments.items())) == moments
+    for when in (rounds, moments, dict.fromkeys(rounds, NEVER)):
+        assert parse_rounds(written_rounds(when)) == when

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from traces.base import RoundAvailability, SeededTrace, Trace, finished_steps
 from traces.compose import Combined
-from traces.membership import Membership, parse_rounds
+from traces.membership import Membership, parse_rounds, written_rounds
 from traces.patterns.additions import Late, Lost, MinSeparation
 from traces.patterns.completions import Pools, Stragglers
 from traces.patterns.markov import Markov
@@ -62,4 +62,5 @@ __all__ = [
     "Trace",
     "finished_steps",
     "parse_rounds",
+    "written_rounds",
 ]

@@ -22,7 +22,7 @@ from traces.base import (
 )
 
 When = int | float
-"""When a client arrives or departs: an int is a round, a float a moment in virtual seconds."""
+"""When a client arrives or departs: an int is a round, `NEVER` too, a float a moment in virtual seconds."""
 
 
 @dataclass(frozen=True)
@@ -46,8 +46,9 @@ class Membership(Trace, name="membership"):
             for client, when in given.items():
                 self._check(name, client, when)
         (arrival, since), (departure, until) = self._arrivals, self._departures
-        for client in np.flatnonzero(departure <= arrival).tolist():
-            self._refuse(client, f"in round {departure[client]}", f"in round {arrival[client]}")
+        for client in np.flatnonzero((departure <= arrival) & (departure < NEVER)).tolist():
+            arrives = "never" if arrival[client] == NEVER else f"in round {arrival[client]}"
+            self._refuse(client, f"in round {departure[client]}", arrives)
         since = np.maximum(since, 0)
         for client in np.flatnonzero(until <= since).tolist():
             self._refuse(client, f"at {until[client] / SECOND:g} s", f"at {since[client] / SECOND:g} s")
@@ -123,7 +124,7 @@ class Membership(Trace, name="membership"):
 
 # Nine digits hold any client, round or second in use. The limit on the number of clients keeps a typo in a
 # range from filling the memory.
-_PART = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?=([0-9]{1,9})(?:((?:\.[0-9]{1,6})?)s)?")
+_PART = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?=(?:(never)|([0-9]{1,9})(?:((?:\.[0-9]{1,6})?)s)?)")
 _MAX_CLIENTS = 1_000_000
 
 
@@ -132,9 +133,9 @@ def parse_rounds(text: str) -> dict[int, When]:
 
     Parts are ``client=round`` or ``first-last=round``, both ends included, with commas between them and
     spaces around them; an ``s`` makes the round a moment in virtual seconds, a float, which may have six
-    decimals. An empty text is an empty mapping. `Membership` checks the values. ValueError is
-    raised if a part cannot be parsed, a range runs backwards, or a client occurs twice; the message gives the
-    number of the part, counted from 1.
+    decimals, and ``never`` stands for `NEVER`. An empty text is an empty mapping. `Membership` checks the
+    values. ValueError is raised if a part cannot be parsed, a range runs backwards, or a client occurs twice;
+    the message gives the number of the part, counted from 1.
     """
     rounds: dict[int, When] = {}
     for number, raw in enumerate(text.split(",") if text.strip() else [], start=1):
@@ -144,7 +145,8 @@ def parse_rounds(text: str) -> dict[int, When]:
         match = _PART.fullmatch(part)
         if match is None:
             raise SettingsError(f"{where} cannot be read, write it like 10=5, 10-14=5 or 10=3600s")
-        first, when = int(match[1]), int(match[3]) if match[4] is None else float(match[3] + match[4])
+        first = int(match[1])
+        when = NEVER if match[3] else int(match[4]) if match[5] is None else float(match[4] + match[5])
         last = first if match[2] is None else int(match[2])
         if last < first:
             raise SettingsError(f"{where} runs backwards, write the smaller number first")
@@ -155,3 +157,12 @@ def parse_rounds(text: str) -> dict[int, When]:
                 raise SettingsError(f"{where} names client {client} a second time, name each client once")
             rounds[client] = when
     return rounds
+
+
+def written_rounds(rounds: Mapping[int, When]) -> str:
+    """Return the text that `parse_rounds` parses so."""
+
+    def shown(when: When) -> str:
+        return "never" if when == NEVER else f"{when:.6f}s" if isinstance(when, float) else str(when)
+
+    return ",".join(f"{client}={shown(when)}" for client, when in rounds.items())

@@ -8,6 +8,7 @@ fedtide --show-trace phones --num-clients 100 --num-rounds 300
 fedtide --rehearse examples/fleet.csv         # which method for the devices of this log?
 fedtide export runs/FOLDER --to onnx          # the model of a run, for other programs
 fedtide report runs/FOLDER                    # its page of plots again
+fedtide without runs/FOLDER --clients 3,7     # the same run, had these clients never come
 fedtide runs                                  # what there is in runs/; --prune deletes old runs
 fedtide fleet                                 # how are the boards of the federation?
 """
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 COMMANDS = {
     **{"export": "fedtide.api.export", "fleet": "fedtide.fleet.command"},
-    **{"report": "fedtide.report.__main__", "runs": "fedtide.runs"},
+    **{"report": "fedtide.report.__main__", "runs": "fedtide.runs", "without": "fedtide.api.without"},
 }
 """Modules of the commands that are more than settings of a run, by their first word."""
 
@@ -37,12 +38,13 @@ COMMANDS = {
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line, that of the program unless another is given; return the exit code."""
     words = sys.argv[1:] if argv is None else argv
+    if argv is None:
+        warnings.formatwarning = _in_one_line
     if words and words[0] in COMMANDS:
         code: int = import_module(COMMANDS[words[0]]).main(words[1:])
         return code
     if argv is None:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # the imports take seconds: Ctrl-C ends them silently
-        warnings.formatwarning = _in_one_line
     from fedtide.base.display import exit_code
     from fedtide.cli.flags import make_parser
 

@@ -79,7 +79,8 @@ class Settings:
     arrivals: str = _setting(
         PARTICIPATION,
         "",
-        "late arrivals by round, 10=50, or in event time by second, 10=3600s; a range of clients is 10-14=50",
+        "late arrivals by round, 10=50, or in event time by second, 10=3600s; a range is 10-14=50; "
+        "10=never: the client never comes, and its examples count nowhere",
         client=True,
     )
     departures: str = _setting(PARTICIPATION, "", "early departures, written like arrivals", client=True)

@@ -125,7 +125,7 @@ def history_of(run: Run, client: int | str) -> pandas.DataFrame:
     """Return the rounds of one client; see `Run.client`."""
     import pandas
 
-    number, settings = _number(run, client), run.settings
+    number, settings = number_of(run, client), run.settings
     trace = try_trace(settings)
     available = availability_of(trace, settings.round_ends > 0)
     planned = planned_steps(run.records, settings)
@@ -145,7 +145,7 @@ def history_of(run: Run, client: int | str) -> pandas.DataFrame:
     return frame.astype({"steps": "Int64", "lag": "Int64"}).set_index("round")
 
 
-def _number(run: Run, client: int | str) -> int:
+def number_of(run: Run, client: int | str) -> int:
     """Return the number of a client, which may be given by name."""
     names, count = run.client_names, run.settings.num_clients
     if client in names:

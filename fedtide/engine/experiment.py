@@ -38,6 +38,7 @@ from strategies import FlatParameters, FlexibleStrategy, Layout, Options, Roster
 from strategies.memory.table import TableOptions
 from strategies.sequential_sgd import SequentialSGD
 from traces import Trace, parse_rounds
+from traces.base import NEVER
 
 SLOW = "cohort: loop, one client after the other; --cohort vmap may be faster"
 
@@ -214,7 +215,7 @@ def _check_personal(settings: Settings, strategy: FlexibleStrategy) -> None:
 def _check_rounds(name: str, text: str, num_rounds: int) -> None:
     """Refuse arrivals or departures that come after the last round."""
     for client, when in parse_rounds(text).items():
-        if isinstance(when, int) and when > num_rounds:
+        if isinstance(when, int) and num_rounds < when < NEVER:
             only = count(num_rounds, "round")
             raise SettingsError(f"{name}: client {client} has round {when}, but the run has only {only}")
 

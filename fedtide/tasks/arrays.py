@@ -26,6 +26,7 @@ class Task(DividedTask):
     criterion: Criterion | None = None
 
     name = "arrays"
+    clients_are_apart = True
 
     @classmethod
     def from_arrays(

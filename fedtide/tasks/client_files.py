@@ -42,6 +42,7 @@ class ClientFiles(Checked, ABC):
     shape: str = ""
     kind: Kind = "classification"
 
+    clients_are_apart: ClassVar[bool] = True
     default_partition: ClassVar[None] = None
     name: ClassVar[str]
 

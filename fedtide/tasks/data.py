@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -151,6 +151,15 @@ class PartitionedData:
         """Return the rows of `train` that are a client's training examples."""
         start = self.offsets[client]
         return self.order[start : start + self.sizes[client]]
+
+    def without(self, clients: Sequence[int]) -> PartitionedData:
+        """Return the data without the examples of some clients; the test split stays."""
+        totals = np.diff(self.offsets)
+        kept = ~np.isin(np.repeat(np.arange(len(totals)), totals), clients)
+        none = np.isin(np.arange(len(totals)), clients)
+        offsets = np.concatenate([[0], np.cumsum(np.where(none, 0, totals))])
+        sizes = np.where(none, 0, self.sizes)
+        return replace(self, order=self.order[kept], offsets=offsets, sizes=sizes)
 
     def _take(self, rows: NDArray[np.intp]) -> Examples:
         x, y = self.train

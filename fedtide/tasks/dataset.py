@@ -33,7 +33,9 @@ class TaskSource(Protocol):
     ----------
     default_partition
         Partition used by default, such as ``dirichlet:alpha=0.5``; None if the data are already divided
-        among the clients, so that naming a partition is an error.
+        among the clients, so that naming a partition is an error. Then a task whose examples of one client do
+        not depend on those of others, as means or a vocabulary would make them, can have an attribute
+        `clients_are_apart`, True: such clients need never come.
     default_model
         Model used by default.
     """

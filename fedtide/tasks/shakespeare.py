@@ -63,6 +63,7 @@ class Shakespeare(Checked):
     stride: Count = 1
     test_stride: Count = 80
 
+    clients_are_apart: ClassVar[bool] = True
     default_partition: ClassVar[None] = None
     default_model: ClassVar[str] = "lstm"
 

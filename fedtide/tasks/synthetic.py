@@ -1,7 +1,8 @@
 """SYNTHETIC(alpha, beta): examples generated on demand, for any number of clients."""
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Annotated, ClassVar
 
@@ -70,6 +71,7 @@ class Synthetic(Checked):
     iid: bool = False
     mean_size: Annotated[int, Range(least=1, most=10_000_000)] = 100  # the largest draws take 5 GB
 
+    clients_are_apart: ClassVar[bool] = True
     default_partition: ClassVar[None] = None
     default_model: ClassVar[str] = "logistic"
 
@@ -146,6 +148,11 @@ class SyntheticData:
         """See `FederatedData.holdout`."""
         require_holdout(self.holdout_share)
         return self._join(clients, self.sizes[clients], self.totals[clients])
+
+    def without(self, clients: Sequence[int]) -> FederatedData:
+        """See `PartitionedData.without`."""
+        none = np.isin(np.arange(len(self.sizes)), clients)
+        return replace(self, totals=np.where(none, 0, self.totals), sizes=np.where(none, 0, self.sizes))
 
     def _join(
         self, clients: NDArray[np.intp], starts: NDArray[np.int64], stops: NDArray[np.int64]

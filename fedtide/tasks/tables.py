@@ -110,13 +110,18 @@ class Table(Generic[C]):
         Whether each row is a training example, shape (n,).
     standardise
         Whether numbers get mean 0 and deviation 1 over the training examples; those all alike become 0.
+
+    Attributes
+    ----------
+    counted
+        Which rows these are computed from, shape (n,): `train`, but for clients that never come.
     """
 
     def __init__(
         self, what: str, columns: Mapping[str, C], train: NDArray[np.bool_], standardise: bool = True
     ) -> None:
         self.what, self.columns, self.train, self.standardise = what, dict(columns), train, standardise
-        self._taken: dict[str, str] = {}
+        self.counted, self._taken = train, dict[str, str]()
 
     def take(self, option: str, name: str) -> C:
         """Remove the column that an option names, and return it."""
@@ -174,7 +179,7 @@ class Table(Generic[C]):
 
     def _scaled(self, column: C) -> tuple[NDArray[np.float64], Numbers]:
         numbers = column.numbers()
-        scale = scale_of(column.name, numbers[self.train]) if self.standardise else Numbers(column.name)
+        scale = scale_of(column.name, numbers[self.counted]) if self.standardise else Numbers(column.name)
         return scale.scaled(numbers), scale
 
 
@@ -305,6 +310,7 @@ class Tabular(DividedTask, Checked):
     categories: str = ""
     drop: str = ""
     standardise: bool = True
+    absent: tuple[int, ...] = ()  # clients that never come
 
     name = "csv"
 
@@ -328,6 +334,7 @@ class Tabular(DividedTask, Checked):
             what = f"{self.file}: column {self.client!r} names the owners of training examples"
             known, clients = table.take("client", self.client).distinct()
             owners = Owners(what, clients[train], len(known), known, table.groups(self.group))
+            table.counted = train & ~np.isin(clients, self.absent)
         elif self.group:
             raise SettingsError(f"{self.file}: group={self.group} is a group of clients: add client=COLUMN")
         y, target = table.targets("target", self.target, self.kind)
