@@ -26,21 +26,21 @@ class Unrolled:
         found = (float(second) for second in range(begin, begin + HORIZON) if self.online(second))
         return next(found, np.inf)
 
-    def task(self, begin, steps, upload, deadline, pause):
+    def task(self, begin, steps, transfers, deadline, pause):
         """Steps of one second that are finished, after how long it is over, and when the device leaves."""
         online = [self.online(second) for second in range(begin, begin + HORIZON)]
         stays = online.index(False) if False in online else np.inf
         time = sum(online) if pause else stays
         after = None
-        if time >= steps + upload:
-            after = int(np.searchsorted(np.cumsum(online), steps + upload)) + 1
+        if time >= steps + transfers:
+            after = int(np.searchsorted(np.cumsum(online), steps + transfers)) + 1
         elif not pause:
             after = stays
         if deadline and (after is None or after > deadline):
             after, time = deadline, sum(online[:deadline])
         if after is None:  # its recording ends
             return 0, HORIZON - online[::-1].index(True), stays
-        return min(max(time - upload, 0), steps), after, stays
+        return min(max(time - transfers, 0), steps), after, stays
 
 
 @st.composite
@@ -69,7 +69,7 @@ def replay(sessions, origin, finish, rate=np.nan, seed=0, **options):
     """The trace of clients with these sessions, in which all have one rate of steps and of bytes."""
     device, start, end = np.array(sessions).reshape(-1, 3).T
     rates = np.full(len(sessions), rate)
-    log = DeviceLog.build(RawSessions(device, start, end, rates, rates), origin, finish, str)
+    log = DeviceLog.build(RawSessions(device, start, end, rates, rates, rates), origin, finish, str)
 
     class Replayed(Recording, name="replayed"):
         def read(self):
@@ -85,12 +85,15 @@ def replay(sessions, origin, finish, rate=np.nan, seed=0, **options):
     length=st.integers(1, 40),
     now=st.integers(0, 60),
     steps=st.integers(1, 25),
+    download=st.integers(0, 2),
     upload=st.integers(0, 3),
     pause=st.booleans(),
     repeat=st.booleans(),
     data=st.data(),
 )
-def test_against_unrolled_recordings(devices, begin, length, now, steps, upload, pause, repeat, data):
+def test_against_unrolled_recordings(
+    devices, begin, length, now, steps, download, upload, pause, repeat, data
+):
     """In event time, in rounds, and in rounds in which clients go on after the deadline."""
     deadline = data.draw(st.integers(0, length))
     sessions = [
@@ -100,7 +103,8 @@ def test_against_unrolled_recordings(devices, begin, length, now, steps, upload,
     ]
     origin = np.array([origin for origin, _, _ in devices], float)
     finish = origin + [len(flags) for _, flags, _ in devices]
-    options = {"round_seconds": length, "deadline": deadline, "begin": begin, "upload_bytes": upload}
+    options = {"round_seconds": length, "deadline": deadline, "begin": begin}
+    options |= {"upload_bytes": upload, "download_bytes": download}
     options = {key: float(value) for key, value in options.items()} | {"local_steps": steps, "repeat": repeat}
     options["on_interrupt"] = "pause" if pause else "stop"
     seen, late = (replay(sessions, origin, finish, 1.0, late=late, **options) for late in (False, True))
@@ -117,7 +121,7 @@ def test_against_unrolled_recordings(devices, begin, length, now, steps, upload,
     moments, completions = seen.tasks(moment, 1, clients)
     leave = in_seconds(seen.leave(moment, clients)) - now
     for i, k in enumerate(clients.tolist()):
-        done, after, stays = unrolled[k].task(start + now, steps, upload, deadline, pause)
+        done, after, stays = unrolled[k].task(start + now, steps, download + upload, deadline, pause)
         assert (completions[i], moments[i], leave[i]) == (done / steps, moment + after * 10**6, stays)
 
     for t in (9, 1, 2, 30):
@@ -125,9 +129,9 @@ def test_against_unrolled_recordings(devices, begin, length, now, steps, upload,
         for k, device in enumerate(unrolled):
             assert seen.round(t).online[k] == late.round(t).online[k] == device.online(now)
             if device.online(now):
-                done, *_ = device.task(now, steps, upload, ends, pause)
+                done, *_ = device.task(now, steps, download + upload, ends, pause)
                 assert seen.round(t).completion[k] == np.float32(done / steps)
-                done, after, _ = device.task(now, steps, upload, 0, pause)
+                done, after, _ = device.task(now, steps, download + upload, 0, pause)
                 assert late.round(t).completion[k] == np.float32(done / steps)
                 if done:
                     assert delay[k] == max(0, -(-(after - ends) // length))

@@ -47,17 +47,17 @@ class TimedTrace(SeededTrace):
     - with `stop`, the time until it leaves or the deadline passes, whichever comes first;
     - with `pause`, all the time it is online before the deadline: it resumes when it comes back.
 
-    The last part of this time goes into the upload, the rest into local steps. A device that leaves thus
-    returns what it has finished: an interrupted upload can be resumed, and a device that stops being idle or
-    charging can still send. Its completion is ``min(1, floor(speed (time - upload)) / E)``; 0, a dropout
-    mid-round, if it does not finish a single step. Speed and upload rate are those of the session in which
-    the round starts.
+    The first part of this time goes into the download of the model, the last into the upload, and the rest
+    into local steps. A device that leaves thus returns what it has finished: an interrupted upload can be
+    resumed, and a device that stops being idle or charging can still send. Its completion is
+    ``min(1, floor(speed (time - transfers)) / E)``; 0, a dropout mid-round, if it does not finish a single
+    step. Speed and rates are those of the session in which the round starts.
 
     With `late`, the deadline ends no work: a client continues until it is done or, with `stop`, leaves, and
     its reply is late by the rounds whose deadlines have passed by then. Meanwhile it gets no new task.
 
     In event time (see `traces.compose.timeline`), which has no `late`, a task may be given at any moment, and
-    takes ``whole = E / speed + upload`` of work. With a deadline D (none: infinite), its reply arrives
+    takes ``whole = E / speed + transfers`` of work. With a deadline D (none: infinite), its reply arrives
 
     - with `stop` after ``min(time, whole)``, where ``time = min(until it leaves, D)``;
     - with `pause` once the client has been online for `whole`, at the latest after D.
@@ -115,7 +115,7 @@ class TimedTrace(SeededTrace):
         return 0
 
     def rates(self, session: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return steps per second, NaN where unknown, and seconds that an upload takes, shape (K,) each."""
+        """Return steps per second, NaN where unknown, and seconds that transfers take, shape (K,) each."""
         return np.full(len(session), np.nan), np.zeros(len(session))
 
     # Rounds
@@ -203,18 +203,18 @@ class TimedTrace(SeededTrace):
         """Return what becomes of tasks of round t that clients get now; they have `limit` for each."""
         clients, session, leave = there
         begin = self.start + now
-        recorded, upload = self.rates(session)
+        recorded, transfers = self.rates(session)
         speed = self._speed(t, recorded, clients)
-        whole = microseconds(self.local_steps / speed + upload)
+        whole = microseconds(self.local_steps / speed + transfers)
         stay = leave - begin
         time = np.minimum(stay, limit)
         moment = now + np.minimum(time, whole)
-        completion = self._completion(time, upload, speed)
+        completion = self._completion(time, transfers, speed)
         if self.on_interrupt == "pause" and (cut := np.flatnonzero((completion < 1) & (stay < limit))).size:
             deadline = min(begin + limit, NEVER)
             until, time = self.sessions.work(begin, whole[cut], deadline, clients[cut])
             moment[cut] = until - self.start
-            partial = 0.0 if deadline == NEVER else self._completion(time, upload[cut], speed[cut])
+            partial = 0.0 if deadline == NEVER else self._completion(time, transfers[cut], speed[cut])
             completion[cut] = np.where(time == whole[cut], 1.0, partial)
         return Tasks(moment, completion if self.partial else np.floor(completion))
 
@@ -237,8 +237,8 @@ class TimedTrace(SeededTrace):
         return median * np.exp(self.spread * self.rng("clock-speed", 0).standard_normal(self.num_clients))
 
     def _completion(
-        self, time: Moments, upload: NDArray[np.float64], speed: NDArray[np.float64]
+        self, time: Moments, transfers: NDArray[np.float64], speed: NDArray[np.float64]
     ) -> NDArray[np.float64]:
-        """Return the fraction of the steps that are done in some time, of which the last is an upload."""
-        steps = np.floor(speed * np.maximum(time / SECOND - upload, 0) + _GUARD)
+        """Return the fraction of the steps that are done in some time, part of which goes into transfers."""
+        steps = np.floor(speed * np.maximum(time / SECOND - transfers, 0) + _GUARD)
         return np.minimum(steps / self.local_steps, 1)

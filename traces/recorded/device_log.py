@@ -30,7 +30,10 @@ from traces.recorded.log import (
 )
 from traces.recorded.recording import Recording
 
-REQUIRED, OPTIONAL = ("client", "start", "end"), ("steps_per_second", "up_bytes_per_second")
+REQUIRED, OPTIONAL = (
+    ("client", "start", "end"),
+    ("steps_per_second", "up_bytes_per_second", "down_bytes_per_second"),
+)
 ALIASES = {"device_id": "device", "start_time": "start", "end_time": "end"}
 _TIMESTAMP = re.compile(
     r"([0-9]{4}-[0-9]{2}-[0-9]{2})[T ]([0-9]{2}:[0-9]{2}(?::[0-9]{2}(?:\.[0-9]+)?)?)"
@@ -57,9 +60,9 @@ class Recorded(Recording, name="recorded"):
 
 
 def read_device_log(reader: str, path: str, num_clients: int, client_names: Sequence[str] = ()) -> DeviceLog:
-    """Read a device log: ``client,start,end[,steps_per_second[,up_bytes_per_second]]``.
+    """Read a device log: ``client,start,end``, and up to three rates (`OPTIONAL`).
 
-    The file is a `traces.files.tables.Table`: these columns may come in another order and among others. Times
+    The file is a `traces.files.tables.Table`: the columns may come in another order and among others. Times
     may be those of the calendar (`traces.recorded.device_log.parse_timestamp`), and a column ``device`` may
     have names instead of numbers: see `traces.files.clients.Clients`, which gets `client_names`. In folders,
     devices appear file by file. A log writes all its clients alike, and all its times.
@@ -164,7 +167,7 @@ class FleetLog:
         return show_timestamp(time) if self.dated else seconds(time)
 
     def session(self, place: str, row: Row) -> tuple[float, ...]:
-        """Return client, start, end, speed and upload rate; an end that is missing is `OPEN`.
+        """Return client, start, end and the rates; an end that is missing is `OPEN`.
 
         The client is what `Clients.read` returns.
         """

@@ -104,7 +104,8 @@ def read_fedscale(reader: str, path: str, capacities: str = "") -> DeviceLog:
     ``inactive``, the times in seconds at which its sessions start and end, and ``finish_time``, the length of
     its recording. If given, ``computation`` (or ``computation_ms``: ms per inference) becomes a speed in
     steps of 10 examples, at three inferences per example as in FedScale, and ``communication`` (or
-    ``communication_kbps``: kbit/s) an upload rate. Sessions of zero seconds are left out.
+    ``communication_kbps``: kbit/s) the rate of uploads and of downloads, as there. Sessions of zero seconds
+    are left out.
 
     `capacities` is another such file, of phones with nothing but these two. The files are JSON or pickles
     (see `traces.files.documents`; nothing in them is executed). Other data are a ValueError; the message,
@@ -126,11 +127,11 @@ def read_fedscale(reader: str, path: str, capacities: str = "") -> DeviceLog:
     length = _numbers([[phone.get("finish_time") for _, phone in phones]])
     ms, kbps = (_numbers([[_capacity(phone, name) for _, phone in phones]]) for name in _UNITS)
     with np.errstate(divide="ignore"):
-        rates = 1000 / (ms * _INFERENCES_PER_STEP), kbps * _BYTES_PER_KILOBIT
+        speed, byte_rate = 1000 / (ms * _INFERENCES_PER_STEP), kbps * _BYTES_PER_KILOBIT
     valid = (length >= SHORTEST) & (length <= LATEST)
     session = (start == end) | (start >= 0) & (end - start >= SHORTEST) & (end <= LATEST)
     np.logical_and.at(valid, device, session & (end <= length[device]))
-    for name, rate in zip(_UNITS, rates, strict=True):
+    for name, rate in zip(_UNITS, (speed, byte_rate), strict=True):
         unknown = np.array([_capacity(phone, name) is None for _, phone in phones], np.bool_)
         valid &= unknown | (rate >= SLOWEST) & (rate <= FASTEST)
     for d in np.flatnonzero(~valid).tolist():
@@ -141,7 +142,7 @@ def read_fedscale(reader: str, path: str, capacities: str = "") -> DeviceLog:
             f"{reader}: {path}: no phone is ever available, expected FedScale's availability data"
         )
     return DeviceLog.build(
-        RawSessions(device, start, end, *(rate[device] for rate in rates)),
+        RawSessions(device, start, end, speed[device], *[byte_rate[device]] * 2),
         np.zeros(len(names)),
         length,
         lambda i: place(int(device[i])),

@@ -27,10 +27,10 @@ def seconds(time: float) -> str:
 
 
 class RawSessions(NamedTuple):
-    """Intervals in which devices 0..D-1 were online, in any order; five arrays of shape (S,).
+    """Intervals in which devices 0..D-1 were online, in any order; six arrays of shape (S,).
 
-    A device is online from `start` until just before `end`, in seconds. Its `speed` are local steps, its
-    `up_rate` bytes per second; NaN if unknown.
+    A device is online from `start` until just before `end`, in seconds. Its `speed` are local steps,
+    `up_rate` and `down_rate` bytes per second, to the server and from it; NaN if unknown.
     """
 
     device: ArrayLike
@@ -38,6 +38,7 @@ class RawSessions(NamedTuple):
     end: ArrayLike
     speed: ArrayLike
     up_rate: ArrayLike
+    down_rate: ArrayLike = np.nan
 
 
 @dataclass(frozen=True)
@@ -45,10 +46,11 @@ class DeviceLog:
     """The recordings of D devices; device d has the sessions first[d]:first[d + 1], in order of time."""
 
     first: NDArray[np.int64]  # index of the first session of each device, and S: shape (D + 1,)
-    start: Moments  # this and the next four: shape (S,); see `RawSessions`
+    start: Moments  # this and the next five: shape (S,); see `RawSessions`
     end: Moments
     speed: NDArray[np.float64]
     up_rate: NDArray[np.float64]
+    down_rate: NDArray[np.float64]
     leave: Moments  # when the device goes offline, after the sessions that follow without a gap
     origin: Moments  # start of each device's recording, shape (D,)
     cycle: Moments  # its length, likewise
@@ -80,7 +82,7 @@ class DeviceLog:
         """Sort sessions by device and time; those of zero seconds are left out.
 
         Sessions of one device that overlap are joined, with a warning: the device is online from the first
-        start to the last end, at the speed and the upload rate of the session that started last and has one.
+        start to the last end, at the speed and the rates of the session that started last and has them.
         `place` returns the source of session i, and `shown` a time in seconds, for the warning. `begin` and
         `finish` are those of each device's recording, in seconds, shape (D,).
         """
@@ -88,7 +90,7 @@ class DeviceLog:
         order = np.lexsort((np.asarray(sessions.start, np.float64), device))
         device = device[order]
         start, end = (microseconds(x)[order] for x in sessions[1:3])
-        speed, up_rate = (np.asarray(x, np.float64)[order] for x in sessions[3:])
+        rates = [np.broadcast_to(np.asarray(x, np.float64), len(order))[order] for x in sessions[3:]]
         same = device[1:] == device[:-1]
         if (same & (start[1:] < end[:-1])).any():
             latest = _latest_end(device, end)
@@ -101,18 +103,19 @@ class DeviceLog:
                 stacklevel=2,
             )
             end = np.append(np.where(overlap, start[1:], latest[:-1]), latest[-1])
-            speed, up_rate = (_inherited(rate, np.append(False, overlap)) for rate in (speed, up_rate))
+            rates = [_inherited(rate, np.append(False, overlap)) for rate in rates]
         if not (lasting := start < end).all():
             device, start, end = device[lasting], start[lasting], end[lasting]
-            speed, up_rate = speed[lasting], up_rate[lasting]
+            rates = [rate[lasting] for rate in rates]
             same = device[1:] == device[:-1]
+        speed, up_rate, down_rate = rates
         continued = np.append(same & (start[1:] == end[:-1]), False)
         stops = np.flatnonzero(~continued)
         leave = end[stops[np.searchsorted(stops, np.arange(len(end)))]]
         first = np.searchsorted(device, np.arange(len(begin) + 1))
         origin = microseconds(begin)
         cycle = np.maximum(microseconds(finish) - origin, 1)
-        return cls(first, start, end, speed, up_rate, leave, origin, cycle, names, dated)
+        return cls(first, start, end, speed, up_rate, down_rate, leave, origin, cycle, names, dated)
 
     def with_silent_device(self) -> DeviceLog:
         """Return the log with one more device, the last, which is never online."""
@@ -163,7 +166,7 @@ def check_session(place: str, start: float, end: float, shown: Callable[[float],
 
 
 def check_rate(place: str, name: str, value: float) -> None:
-    """Raise ValueError unless a speed or upload rate is possible; NaN is."""
+    """Raise ValueError unless a speed or a rate of bytes is possible; NaN is."""
     if value <= 0:
         raise SettingsError(f"{place}: {name} is {value:g}, give a positive number or nothing")
     if not math.isnan(value) and not SLOWEST <= value <= FASTEST:

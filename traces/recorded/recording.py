@@ -34,8 +34,9 @@ class Recording(TimedTrace):
         Whether a device's recording starts over at its end; otherwise the device stays offline.
     cost
         Work per step relative to the recording (larger for a larger model): every speed is divided by it.
-    upload_bytes
-        Size of a reply; uploads take no time where the recording has no upload rate.
+    upload_bytes, download_bytes
+        Size of a reply, and of the model that comes with a task: 4 bytes for each weight. Either takes no
+        time where the recording has no rate for that direction.
     by_name
         Whether devices are the clients of the same names, where the data name their clients.
     client_names
@@ -47,6 +48,7 @@ class Recording(TimedTrace):
     repeat: bool = True
     cost: Positive = 1.0
     upload_bytes: NotNegative = 0.0
+    download_bytes: NotNegative = 0.0
     by_name: bool = True
     client_names: Sequence[str] = field(default=(), compare=False)
 
@@ -90,10 +92,10 @@ class Recording(TimedTrace):
         return int(microseconds(self.begin))
 
     def rates(self, session: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return steps per second, NaN where unknown, and seconds that an upload takes, shape (K,) each."""
+        """Return steps per second, NaN where unknown, and seconds that transfers take, shape (K,) each."""
         log, _ = self._recorded
-        up_rate = log.up_rate[session]
-        return log.speed[session], self.upload_bytes / np.where(np.isnan(up_rate), np.inf, up_rate)
+        seconds = np.nan_to_num(self.upload_bytes / log.up_rate[session])
+        return log.speed[session], seconds + np.nan_to_num(self.download_bytes / log.down_rate[session])
 
     def _speed(self, t: int, recorded: NDArray[np.float64], clients: NDArray[np.intp]) -> NDArray[np.float64]:
         return super()._speed(t, recorded, clients) / self.cost
