@@ -2,6 +2,7 @@
 
 import threading
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -126,8 +127,14 @@ def test_the_seconds_of_a_resumed_run_go_on(federation: Federation) -> None:
     assert 1000 <= nodes.record()["begin"] < nodes.state_dict()["now"] < 1060
 
 
-def test_one_setting_says_when_a_round_ends(federation: Federation) -> None:
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"min_replies": 0.5}, "min-replies and round-ends both"),
+        ({"strategy": "mifa:max-lag=3,stop-late=true"}, "nothing stops the task of a device"),
+    ],
+)
+def test_what_devices_cannot_do(federation: Federation, changes: dict[str, Any], words: str) -> None:
     federation.grid._run = replace(federation.grid.run, primary_task_type=TaskType.SERVER_APP)
-    settings = Settings(num_clients=2, round_ends=1, min_replies=0.5)
-    with pytest.raises(ValueError, match="min-replies and round-ends both"):
-        run_on_grid(federation.grid, settings)
+    with pytest.raises(ValueError, match=words):
+        run_on_grid(federation.grid, Settings(num_clients=2, round_ends=1, **changes))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -107,6 +108,8 @@ def replay(run: Run, clients: Sequence[int], run_dir: Path, progress: bool = Tru
         The run cannot be replayed, or not without these clients.
     RunError
         The replay has failed.
+    KeyboardInterrupt
+        It was interrupted.
     """
     _check_replayable(run)
     settings = _without(run.settings, clients)
@@ -123,7 +126,10 @@ def replay(run: Run, clients: Sequence[int], run_dir: Path, progress: bool = Tru
     folder = RunFolder(plan)
     folder.close()
     start, done = time.perf_counter(), _copy_checkpoint(run.path, folder.path, plan.settings, first)
-    ended = resume(progress=progress, trust=True, resume=str(folder.path))
+    try:
+        ended = resume(progress=progress, trust=True, resume=str(folder.path))
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(f"interrupted: --resume {folder.path} continues the replay") from None
     seconds = time.perf_counter() - start
     old, new = (np.concatenate([np.ravel(a) for a in one.weights]) for one in (run, ended))
     if old.shape != new.shape:
@@ -273,9 +279,9 @@ def main(argv: Sequence[str]) -> int:
             found = replay(
                 run, clients, Path(options.run_dir or run.settings.run_dir), progress=not options.json
             )
-        except RunError as error:
+        except (RunError, KeyboardInterrupt) as error:
             print(f"{PROG}: {error}", file=sys.stderr)
-            return 1
+            return 1 if isinstance(error, RunError) else 128 + signal.SIGINT
         print(json.dumps(finite(asdict(found))) if options.json else describe(found, run.client_names))
         return 0
 

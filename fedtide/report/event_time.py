@@ -134,7 +134,8 @@ def play(settings: Settings, trace: Trace) -> Iterator[Record]:
     """Yield a record for each round of event time, without the results of training.
 
     Clients are selected as FedAvg does, and each round with a reply changes the weights, so that a run of a
-    method with that selection has the same rounds. ValueError: the trace has no event time.
+    method with that selection, and without `stop-late`, has the same rounds. ValueError: the trace has no
+    event time.
     """
     clock = EventClock(trace, settings.round_ends)
     limit = settings.most_clients
