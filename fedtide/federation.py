@@ -266,8 +266,8 @@ def _source(task: Part, data_dir: str, never: tuple[int, ...]) -> TaskSource:
     alone = task.takes("absent") or getattr(source, "clients_are_apart", False)
     if never and source.default_partition is None and not alone:
         raise SettingsError(
-            f"arrivals: what task {task.name} computes from the examples of all clients, such as means or a "
-            "vocabulary, would count those of clients that never come: remove them from the data"
+            f"arrivals: task {task.name} may compute means or the like from clients that never come as well; "
+            "if it does not, set clients_are_apart = True in it"
         )
     return source
 

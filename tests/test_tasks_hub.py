@@ -106,6 +106,10 @@ def test_images_of_natural_clients(load: Callable[..., Any]) -> None:
     x = np.concatenate([data.train[0]])
     np.testing.assert_allclose(data.derive.mean[0], x.mean() / 255, rtol=1e-6)
     np.testing.assert_allclose(data.derive.deviation[0], x.std() / 255, rtol=1e-6)
+    fewer = load("images,image=image,label=character,client=writer", arrivals="1=never")
+    assert fewer.sizes.tolist() == [0 if k == 1 else size for k, size in enumerate(data.sizes)]
+    others = np.delete(x, data.train_rows(1), axis=0)
+    np.testing.assert_allclose(fewer.derive.mean[0], others.mean() / 255, rtol=1e-6)
     assert rows(load("images,image=image,label=character,client=writer", seed=1)) != rows(data)
     everybody = load("images,image=image,label=character,client=writer", num_clients=7)
     assert everybody.sizes.sum() == N - N // 5

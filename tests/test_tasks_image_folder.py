@@ -54,6 +54,9 @@ def test_clients_have_their_images_and_their_division(by_client: Any) -> None:
         np.testing.assert_allclose(x[:, 0], np.stack([*own.values()]) / 255, rtol=1e-6)
         assert y.tolist() == ["cde".index(file.split("/")[2]) for file in own]
     assert len(data.test[1]) == 12
+    others = [pixels for file, pixels in images.items() if file.startswith(("train/Bob/", "train/Zoë/"))]
+    fewer = data_of(f"folder:{folder}", 3, arrivals="0=never")
+    np.testing.assert_allclose(fewer.derive.mean[0], np.mean(others) / 255, rtol=1e-6)
     (name,) = (one := data_of(f"folder:{folder}", 1)).client_names
     assert len(one.test[1]) == 4  # those of the client that was drawn
     assert one.num_outputs == 3

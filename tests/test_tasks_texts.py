@@ -135,6 +135,9 @@ def test_users_are_clients_and_their_latest_tweets_are_test_data(packed: bool, t
     assert x[0].tolist() == [5, 1, day, comma] or set(x[0]) == {1, 2, 3, 4}
     assert x[5].tolist()[:3] == [0, 0, 0]
     assert x.max() < data.vocabulary == 6
+    of_bob = federate("sentiment140", tmp_path, 2, words=4, min_tweets=3, vocabulary=6, absent=(0,))
+    assert of_bob.train_set(np.array([1]))[0].tolist() == [[0, 2, 4, 3]] * 2  # a, day, good
+    assert set(of_bob.train_set(np.array([0]))[0].ravel().tolist()) == {0, 1, 3, 4}
     assert data.test[1].tolist() == [1, 1, 1]
     assert federate("sentiment140", tmp_path, 1, min_tweets=4).sizes.tolist() == [8]
     with pytest.raises(ValueError, match="there are 2 users with at least 3 tweets; set --num-clients 2"):

@@ -140,7 +140,7 @@ def test_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str])
         ({}, "0-7", "nobody would be left"),
         ({"arrivals": "3=never"}, "3", "none of these clients came"),
         ({"until_seconds": 1e-9}, "3", "by the wall clock"),
-        ({"task": "test_without.Own"}, "3", "would count those of clients that never come"),
+        ({"task": "test_without.Own"}, "3", "from clients that never come as well"),
     ],
 )
 def test_what_cannot_be_replayed(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import signal
 import sys
 import time
@@ -69,7 +70,8 @@ class Replay:
     seconds
         That took, on the wall clock.
     distance, relative
-        Euclidean norm of the difference of the final weights, and that over the norm of the run's weights.
+        Euclidean norm of the difference of the final weights, and that over the norm of the run's weights;
+        NaN if a smaller vocabulary has made another model.
     metric
         Name of the task's metric.
     before, after
@@ -132,9 +134,8 @@ def replay(run: Run, clients: Sequence[int], run_dir: Path, progress: bool = Tru
         raise KeyboardInterrupt(f"interrupted: --resume {folder.path} continues the replay") from None
     seconds = time.perf_counter() - start
     old, new = (np.concatenate([np.ravel(a) for a in one.weights]) for one in (run, ended))
-    if old.shape != new.shape:
-        raise SettingsError(f"{folder.path}: the model has {new.size} weights, that of the run {old.size}")
-    distance = float(np.linalg.norm(new.astype(np.float64) - old))
+    alike = old.shape == new.shape
+    distance = float(np.linalg.norm(new.astype(np.float64) - old)) if alike else math.nan
     return Replay(
         str(folder.path),
         [*clients],
@@ -216,7 +217,7 @@ def _measured(run: Run, federation: Federation, clients: Sequence[int]) -> Measu
     model = FlatModel(run.model(), "cpu", data.criterion)
 
     def score(examples: Examples) -> tuple[float, float]:
-        return evaluate(model, examples) if len(examples[1]) else (np.nan, np.nan)
+        return evaluate(model, examples) if len(examples[1]) else (math.nan, math.nan)
 
     return Measured(*score(data.train_set(np.array(clients))), *score(data.test))
 
@@ -236,9 +237,11 @@ def describe(found: Replay, names: Sequence[str] = ()) -> str:
         f"{found.replayed} of {count(found.rounds, 'round')} replayed in {duration(found.seconds)}",
         f"{'':{width}}  {'with':>9}  {'without':>9}",
         *(f"{name:{width}}  {old:9.4f}  {new:9.4f}" for name, (old, new) in rows.items()),
-        f"distance of the weights: {found.distance:.4g}, {found.relative:.3g} of the norm of the run's",
     ]
-    return "\n".join(lines)
+    if math.isnan(found.distance):
+        return "\n".join([*lines, "distance of the weights: none, as their numbers differ"])
+    far = f"distance of the weights: {found.distance:.4g}, {found.relative:.3g} of the norm of the run's"
+    return "\n".join([*lines, far])
 
 
 def _clients(run: Run, given: Sequence[str]) -> list[int]:

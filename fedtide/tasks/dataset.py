@@ -254,6 +254,18 @@ def divided(
     return partition(targets, counts, np.random.default_rng([seed, *b"partition"]))
 
 
+def counted_rows(train: NDArray[np.bool_], parts: Partition, absent: Sequence[int]) -> NDArray[np.bool_]:
+    """Return the rows from which means and vocabularies are computed, a mask of shape (n,).
+
+    They are the training examples, `train`, of which clients have some each, `parts`; but for those of
+    clients that never come.
+    """
+    counted, rows = train.copy(), np.flatnonzero(train)
+    for client in absent:
+        counted[rows[parts[client]]] = False
+    return counted
+
+
 def rows_of(clients: NDArray[np.integer], count: int) -> Partition:
     """Return the rows of each of `count` clients, given the client of each row."""
     ends = np.cumsum(np.bincount(clients, minlength=count))

@@ -16,7 +16,7 @@ from fedtide.base.errors import SettingsError
 from fedtide.base.preprocessing import FIRST, Feature, Texts, TokenKind
 from fedtide.base.wording import plain
 from fedtide.tasks.data import Examples, FederatedData, PartitionedData, test_rows
-from fedtide.tasks.dataset import choose_clients, default_partition, divided, rows_of
+from fedtide.tasks.dataset import choose_clients, counted_rows, default_partition, divided, rows_of
 from fedtide.tasks.hub_columns import HubColumn
 from fedtide.tasks.images import Augment, Pixels, augmentation
 from fedtide.tasks.partition import Partition, PartitionFn
@@ -104,6 +104,7 @@ class Hub(Checked):
     tokens: TokenKind = "words"
     length: Count = 80
     vocabulary: Count = 10_000
+    absent: tuple[int, ...] = ()  # clients that never come
 
     @property
     def default_partition(self) -> str | None:
@@ -132,15 +133,16 @@ class Hub(Checked):
         groups = table.groups(self.group)
         if groups and not self.client:
             raise SettingsError(f"task hf: group={self.group} is a group of clients: add client=COLUMN")
-        x, derive, vocabulary, features = self._inputs(table)
-        pixels = derive if isinstance(derive, Pixels) else None
-        preprocessing, num_outputs, criterion = prepared(target, features, columns, pixels)
         names: list[str] = []
         if owners is not None:
             parts, names = self._of_owners(owners[0], owners[1][train], num_clients, sizes, seed)
+            table.counted = counted_rows(train, parts, self.absent)
         else:
             assert partition is not None
             parts = divided(targets[train], num_clients, partition, sizes, seed)
+        x, derive, vocabulary, features = self._inputs(table)
+        pixels = derive if isinstance(derive, Pixels) else None
+        preprocessing, num_outputs, criterion = prepared(target, features, columns, pixels)
         changes = augmentation(self.augment, pixels.black) if pixels else None
         known, held = (x[train], targets[train]), (x[~train], targets[~train])
         own = (num_outputs, parts, holdout, seed, criterion, changes, names, derive, vocabulary)
@@ -160,11 +162,11 @@ class Hub(Checked):
     def _inputs(self, table: Table[HubColumn]) -> Inputs:
         if self.image:
             pixels = table.take("image", self.image).pixels(self.size)
-            return Inputs(pixels, Pixels.of(pixels[table.train]))
+            return Inputs(pixels, Pixels.of(pixels[table.counted]))
         if self.text:
             texts = table.take("text", self.text).texts()
             tokens = Tokens.of(self.tokens, texts, self.length)
-            known = tokens.frequent(table.train, self.vocabulary)
+            known = tokens.frequent(table.counted, self.vocabulary)
             done = Texts(self.text, self.tokens, self.length, tuple(tokens.names[k] for k in known))
             # Boards read their texts from CSV files, in which spaces at the ends do not count.
             is_told = self.tokens == "words" or all(text == text.strip() for text in texts)

@@ -16,7 +16,14 @@ from fedtide.base.images import IMAGES, opened, stacked
 from fedtide.base.preprocessing import Preprocessing
 from fedtide.base.tables import read_table
 from fedtide.tasks.data import FederatedData, PartitionedData, test_rows
-from fedtide.tasks.dataset import choose_clients, default_partition, distinct, divided, rows_of
+from fedtide.tasks.dataset import (
+    choose_clients,
+    counted_rows,
+    default_partition,
+    distinct,
+    divided,
+    rows_of,
+)
 from fedtide.tasks.images import Augment, Pixels, augmentation
 from fedtide.tasks.partition import PartitionFn
 from fedtide.tasks.sizes import SizesFn
@@ -62,6 +69,7 @@ class ImageFolder(Checked):
     size: CountOrZero = 0
     normalize: bool = True
     augment: Augment = "none"
+    absent: tuple[int, ...] = ()  # clients that never come
 
     default_model: ClassVar[str] = "cnn"
 
@@ -95,15 +103,16 @@ class ImageFolder(Checked):
         images = [*train, *test]
         pixels = self._pixels(images)
         targets = np.array([numbers[image.label] for image in images], np.int64)
-        rows = np.concatenate([known, np.zeros(len(test), np.bool_)])
+        counted = rows = np.concatenate([known, np.zeros(len(test), np.bool_)])
         if names:
             parts = rows_of(clients[known], num_clients)
+            counted = counted_rows(rows, parts, self.absent)
         elif partition is not None:
             parts = divided(targets[rows], num_clients, partition, sizes, seed)
         else:
             raise SettingsError("task folder: name a partition such as dirichlet:alpha=0.5")
         channels = pixels.shape[1]
-        scale = Pixels.of(pixels[rows]) if self.normalize else Pixels((0.0,) * channels, (1.0,) * channels)
+        scale = Pixels.of(pixels[counted]) if self.normalize else Pixels((0.0,) * channels, (1.0,) * channels)
         return PartitionedData.divide(
             (pixels[rows], targets[rows]),
             (pixels[~rows], targets[~rows]),

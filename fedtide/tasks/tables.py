@@ -31,7 +31,16 @@ from fedtide.base.tables import read_table
 from fedtide.base.wording import plain
 from fedtide.tasks.criteria import CROSS_ENTROPY, Criterion, SquaredError
 from fedtide.tasks.data import test_rows
-from fedtide.tasks.dataset import Dataset, DividedTask, Groups, Owners, default_partition, distinct
+from fedtide.tasks.dataset import (
+    Dataset,
+    DividedTask,
+    Groups,
+    Owners,
+    counted_rows,
+    default_partition,
+    distinct,
+    rows_of,
+)
 
 MAX_CLASSES = 1000
 MAX_NAMES = 50  # of columns in a message
@@ -334,7 +343,7 @@ class Tabular(DividedTask, Checked):
             what = f"{self.file}: column {self.client!r} names the owners of training examples"
             known, clients = table.take("client", self.client).distinct()
             owners = Owners(what, clients[train], len(known), known, table.groups(self.group))
-            table.counted = train & ~np.isin(clients, self.absent)
+            table.counted = counted_rows(train, rows_of(owners.clients, owners.count), self.absent)
         elif self.group:
             raise SettingsError(f"{self.file}: group={self.group} is a group of clients: add client=COLUMN")
         y, target = table.targets("target", self.target, self.kind)

@@ -22,7 +22,7 @@ from fedtide.base.errors import SettingsError
 from fedtide.base.files import open_regular
 from fedtide.base.preprocessing import FIRST, PADDING, UNKNOWN, TokenKind, tokens_of
 from fedtide.tasks.data import TEST_SHARE, Examples, FederatedData, PartitionedData
-from fedtide.tasks.dataset import choose_clients
+from fedtide.tasks.dataset import choose_clients, counted_rows
 from fedtide.tasks.partition import PartitionFn
 from fedtide.tasks.sizes import SizesFn
 
@@ -190,6 +190,7 @@ class Sentiment140(Checked):
     min_tweets: Annotated[int, Range(least=2)] = 41
     vocabulary: Annotated[int, Range(least=3)] = 10_000
     glove: str = ""
+    absent: tuple[int, ...] = ()  # clients that never come
 
     default_partition: ClassVar[None] = None
     default_model: ClassVar[str] = "lstm:embedding=25,hidden=16"
@@ -225,7 +226,8 @@ class Sentiment140(Checked):
             x = tokens.numbered([position[word] for word in found])
             derive = WordVectors(np.pad(vectors, ((FIRST, 0), (0, 0))))
         else:
-            x = tokens.numbered(tokens.frequent(train, self.vocabulary))
+            counted = counted_rows(train, parts, self.absent)
+            x = tokens.numbered(tokens.frequent(counted, self.vocabulary))
         y = np.array([row.label for row in rows], np.int64)
         return PartitionedData.divide(
             (x[train], y[train]),
