@@ -61,7 +61,6 @@ NO_SEQUENCES = [
     nn.Sequential(nn.Flatten(0), nn.Linear(6, 3)),
     with_middle(nn.Tanh()),
     with_middle(nn.BatchNorm1d(6)),
-    with_middle(nn.Dropout()),
 ]
 REFUSED: dict[str, tuple[str, list[nn.Module]]] = {
     "stacked": (
@@ -125,7 +124,7 @@ def test_an_oracle_refuses_models_that_it_does_not_support(cohort: str) -> None:
     [
         ("vmap", with_middle(nn.BatchNorm1d(6)), (6,), "has buffers"),
         ("vmap", with_middle(nn.BatchNorm1d(6, track_running_stats=False)), (6,), "batch normalization"),
-        ("vmap", with_middle(nn.Dropout()), (6,), "cannot train the model: vmap: called random"),
+        ("vmap", with_middle(nn.AlphaDropout()), (6,), "cannot train the model: vmap: called random"),
         ("vmap", with_middle(Centred()), (6,), "mixes the examples of a batch"),
         ("compiled-chain", image(nn.Conv2d(3, 2, 3), size=72), IMAGE, "3 channels gets images of 1"),
         ("compiled-chain", image(nn.Conv2d(1, 2, 9)), IMAGE, "cannot train the model"),
@@ -151,9 +150,10 @@ def test_models_that_cannot_train_are_refused(
         (MODELS["lenet"](IMAGE, 4), IMAGE, ("compiled-chain", 1), ("vmap", LARGEST)),
         (MODELS["cnn"]((1, 28, 28), 10), (1, 28, 28), ("chain", 1), ("vmap", 40)),
         (with_middle(nn.BatchNorm1d(6)), (6,), ("loop", 1), ("loop", 1)),
-        (with_middle(nn.Dropout()), (6,), ("loop", 1), ("loop", 1)),  # random under vmap
+        (with_middle(nn.Dropout()), (6,), ("stacked", LARGEST), ("stacked", LARGEST)),
+        (with_middle(nn.AlphaDropout()), (6,), ("loop", 1), ("loop", 1)),  # random under vmap
     ],
-    ids=["linear", "relu", "no relu", "mlp", "no sequence", "lenet", "cnn", "buffers", "random"],
+    ids=["linear", "relu", "no relu", "mlp", "no sequence", "lenet", "cnn", "buffers", "dropout", "random"],
 )
 def test_auto_depends_on_the_model_and_the_device(
     module: nn.Module,

@@ -20,6 +20,7 @@ LOOP = [
     "resnet18:width=1,norm=batch",
 ]
 TOGETHER = [("stacked", "mlp:hidden=5"), ("chain", "cnn3x3:hidden=6+5"), ("chain", "vgg11:width=1,hidden=4")]
+TOGETHER += [("chain", LOOP[0]), ("vmap", LOOP[0]), ("vmap", "vgg11:width=1,hidden=4,dropout=0.5")]
 TOGETHER += [("vmap", "resnet18:width=1"), ("vmap", "vgg11:width=1,hidden=4,norm=group")]
 
 

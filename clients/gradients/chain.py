@@ -18,6 +18,7 @@ from clients.gradients.batches import Batch
 from clients.gradients.flat import FlatModel
 from clients.gradients.oracle import CohortOracle
 from clients.gradients.proof import plain_sequence
+from clients.gradients.random_layers import DrawnLayer, is_dropout
 from clients.rules.base import Change
 from fedtide.base.errors import SettingsError
 
@@ -131,6 +132,20 @@ class ReLU(ChainLayer):
         return input_grad
 
 
+class Dropout(ChainLayer):
+    """`nn.Dropout`."""
+
+    def __init__(self, module: DrawnLayer) -> None:
+        self.module = module
+
+    def forward(self, x: Tensor, params: list[Tensor]) -> Tensor:
+        self.factors = self.module.factors(x)
+        return x if self.factors is None else x * self.factors
+
+    def backward(self, error: Tensor, params: list[Tensor], needs_input_grad: bool) -> Tensor:
+        return error if self.factors is None else error * self.factors
+
+
 class Flatten(ChainLayer):
     """`nn.Flatten`."""
 
@@ -168,6 +183,8 @@ def _layer(part: nn.Module) -> ChainLayer | None:
         return MaxPooling(part)
     if type(part) is nn.Flatten and part.start_dim == 1 and part.end_dim == -1:
         return Flatten()
+    if is_dropout(part):
+        return Dropout(part)
     return ReLU() if type(part) is nn.ReLU else None
 
 
@@ -231,6 +248,7 @@ class Chain(CohortOracle):
     def _backpropagate(self, params: list[list[Tensor]], batch: Batch, k: int) -> Tensor:
         """Do both passes of client k, after which the layers have their gradients; return the loss."""
         n = batch.lengths[k]
+        self.model.random.begin(batch.seeds[k] if batch.seeds else None, self.model.device)
         x = self.arranged(batch.inputs[k, :n])
         for layer, tensors in zip(self.layers, params, strict=True):
             x = layer.forward(x, tensors)

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
+from clients.gradients.random_layers import with_draws
 from fedtide.base.errors import SettingsError
 from fedtide.tasks import CROSS_ENTROPY, Criterion
 
@@ -139,6 +140,7 @@ class FlatModel:
         self, module: nn.Module, device: str | torch.device = "cpu", criterion: Criterion = CROSS_ENTROPY
     ) -> None:
         self.module, self.criterion = module.to(device), criterion
+        self.random = with_draws(module)
         sent, self.frozen_parts = exchanged(module), frozen_parts(module)
         trainable = [tensor for tensor in sent.values() if tensor.requires_grad]
         if not trainable:
@@ -253,7 +255,13 @@ class FlatModel:
         self._gradient.zero_()
         inputs, targets = examples
         loss = self.criterion.mean(self.module(inputs), targets)
+        drawn = self.random.calls
         loss.backward()  # type: ignore[no-untyped-call]
+        if self.random.calls != drawn:
+            raise SettingsError(
+                "the model computes activations again in the backward pass, and its dropout would draw other "
+                "masks: turn activation checkpointing off"
+            )
         for tensor, part in self._grads:
             if tensor.grad is not part:  # the model, or a hook of its weights, has set another
                 part.zero_() if tensor.grad is None else part.copy_(tensor.grad)
@@ -263,28 +271,37 @@ class FlatModel:
         return self._gradient, loss.detach()
 
     def draws(self, inputs: Tensor) -> bool:
-        """Try whether the model draws random numbers in training, as for dropout."""
+        """Try whether the model draws from PyTorch's generator in training, as for dropout in an LSTM.
+
+        Its random layers draw elsewhere, see `random`.
+        """
         kept = self.vector.clone()
         self.bind(self.vector)
         with own_draws(self.device), torch.no_grad():
             before = self.generator.get_state()
+            self.random.begin(0, self.device)
             try:
                 self.module(inputs)
             except Exception:
                 return False  # it cannot be trained at all, which shows when it is tried
             finally:
+                self.random.begin(None, self.device)
                 self.load(kept)
             return not torch.equal(before, self.generator.get_state())
 
     def mixes(self, inputs: Tensor) -> bool:
         """Try, with the first of the inputs, whether outputs depend on the other examples of a batch.
 
-        The model has no buffers and draws nothing.
+        The model has no buffers and draws nothing but masks.
         """
         self.bind(self.vector)
-        x = inputs[:1]
+        x, outputs = inputs[:1], []
         with torch.no_grad():
-            one, other = (self.module(torch.cat([x, beside]))[0] for beside in (x, torch.ones_like(x)))
+            for beside in (x, torch.ones_like(x)):
+                self.random.begin(0, self.device)
+                outputs.append(self.module(torch.cat([x, beside]))[0])
+        self.random.begin(None, self.device)
+        one, other = outputs
         return not torch.allclose(one, other, rtol=1e-3, atol=1e-6, equal_nan=True)
 
     def fisher(self, y: Tensor, examples: tuple[Tensor, Tensor]) -> Tensor:

@@ -1,4 +1,4 @@
-"""Linear layers and ReLUs, with the backward pass written out, for many clients.
+"""Linear layers, ReLUs and dropout, with the backward pass written out, for many clients.
 
 `StackedLinear` trains all clients in the same calls, one step at a time. Such a model is limited by the
 memory traffic of its weights: a step reads each client's weights for the forward pass, and updates them in
@@ -21,6 +21,7 @@ from clients.gradients.batches import Batch, CohortBatches
 from clients.gradients.flat import FlatModel
 from clients.gradients.oracle import CohortOracle
 from clients.gradients.proof import plain_sequence
+from clients.gradients.random_layers import DrawnLayer, is_dropout
 from clients.rules.base import Change, Correction
 from fedtide.base.errors import SettingsError
 from fedtide.tasks.criteria import CrossEntropy
@@ -38,13 +39,14 @@ class LinearViews(NamedTuple):
 
 
 class LinearLayer(NamedTuple):
-    """Where the parameters of a linear layer start in the flat vector, and whether a ReLU follows it."""
+    """Where the parameters of a linear layer start in the flat vector, and what follows it."""
 
     start: int
     out_features: int
     in_features: int
     has_bias: bool
     relu: bool
+    dropout: DrawnLayer | None
 
     def views(self, vectors: Tensor) -> LinearViews:
         """Return the layer's part of vectors of shape (A, M)."""
@@ -55,7 +57,7 @@ class LinearLayer(NamedTuple):
 
 
 def linear_layers(module: nn.Module) -> list[LinearLayer] | None:
-    """Return the layers of a sequence of linear layers and ReLUs; None if the model is anything else.
+    """Return the layers of a sequence of linear layers, ReLUs and dropout; None: the model is anything else.
 
     Layers with a single input or output are not supported: BLAS may round products with vectors differently
     for one client than for several, and a client's result must not depend on the others in the cohort.
@@ -70,17 +72,19 @@ def linear_layers(module: nn.Module) -> list[LinearLayer] | None:
             continue
         if type(part) is nn.ReLU and layers and not layers[-1].relu:
             layers[-1] = layers[-1]._replace(relu=True)
+        elif is_dropout(part) and layers and not layers[-1].dropout:
+            layers[-1] = layers[-1]._replace(dropout=part)
         elif type(part) is nn.Linear and min(part.weight.shape) > 1:
             out_features, in_features = part.weight.shape
-            layers.append(LinearLayer(start, out_features, in_features, part.bias is not None, False))
+            layers.append(LinearLayer(start, out_features, in_features, part.bias is not None, False, None))
             start += sum(p.numel() for p in part.parameters())
         else:
             return None
-    return layers if layers and not layers[-1].relu else None
+    return layers if layers and not (layers[-1].relu or layers[-1].dropout) else None
 
 
 class StackedLinear(CohortOracle):
-    """Linear layers and ReLUs, all clients in the same calls, one step at a time."""
+    """Linear layers, ReLUs and dropout, all clients in the same calls, one step at a time."""
 
     def __init__(self, model: FlatModel) -> None:
         super().__init__(model)
@@ -88,13 +92,14 @@ class StackedLinear(CohortOracle):
         if layers is None:
             raise SettingsError(
                 "the model is not a sequence of linear layers with at least 2 inputs and "
-                "outputs, and ReLUs; use cohort loop"
+                "outputs, ReLUs and dropout; use cohort loop"
             )
         self.layers = layers
         self._last: tuple[Tensor | None, list[LinearViews]] = (None, [])
 
     def gradient(self, y: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         views = self.views(y)
+        self.model.random.begin(batch.seeds, self.model.device)
         inputs, errors, losses = self._backpropagate(views, batch.inputs, batch.targets, batch.weights)
         gradient = torch.empty_like(y)
         for layer, x, error in zip(self.layers, inputs, errors, strict=True):
@@ -106,6 +111,7 @@ class StackedLinear(CohortOracle):
 
     def descend(self, y: Tensor, rate: Tensor, batch: Batch, change: Change | None) -> Tensor:
         views = self.views(y)
+        self.model.random.begin(batch.seeds, self.model.device)
         inputs, errors, losses = self._backpropagate(views, batch.inputs, batch.targets, batch.weights)
         if change is not None:
             change(y)
@@ -116,6 +122,7 @@ class StackedLinear(CohortOracle):
     def fisher(self, y: Tensor, examples: tuple[Tensor, Tensor]) -> Tensor:
         """See `FlatModel.fisher`: an example's gradient is an outer product, its square one of squares."""
         inputs, targets = examples
+        self.model.random.begin(None, self.model.device)
         ones = torch.ones((1, len(targets)), dtype=y.dtype, device=y.device)
         layer_inputs, errors, _ = self._backpropagate(self.views(y[None]), inputs[None], targets[None], ones)
         diagonal = torch.zeros_like(y)[None]
@@ -136,18 +143,23 @@ class StackedLinear(CohortOracle):
         self, views: list[LinearViews], inputs: Tensor, targets: Tensor, weights: Tensor
     ) -> tuple[list[Tensor], list[Tensor], Tensor]:
         """Return each layer's inputs (A, B, i), the derivatives in its outputs (A, B, o), and losses (A,)."""
-        layer_inputs, x = [], inputs.flatten(2)
+        layer_inputs, x, factors = [], inputs.flatten(2), list[Tensor | None]()
         for layer, of_layer in zip(self.layers, views, strict=True):
             layer_inputs.append(x)
             x = linear(of_layer, x)
             if layer.relu:
                 x = x.relu_()
+            factors.append(layer.dropout.factors(x[0]) if layer.dropout else None)
+            if (scale := factors[-1]) is not None:
+                x = x.mul_(scale)
         error, losses = self.model.criterion.error(x, targets, weights)
         errors = [error]
         for position in range(len(self.layers) - 1, 0, -1):
             error = torch.bmm(error, views[position].weight)
             if self.layers[position - 1].relu:
                 error.mul_(layer_inputs[position] > 0)
+            if (scale := factors[position - 1]) is not None:
+                error.mul_(scale)
             errors.append(error)
         return layer_inputs, errors[::-1], losses
 
@@ -176,7 +188,7 @@ class Compiled(StackedLinear):
     def __init__(self, model: FlatModel) -> None:
         super().__init__(model)
         *lower, last = self.layers
-        fits = all(layer.relu and layer.has_bias == last.has_bias for layer in lower)
+        fits = all(layer.relu and layer.has_bias == last.has_bias and not layer.dropout for layer in lower)
         fits &= type(model.criterion) is CrossEntropy
         if not fits or model.device.type != "cpu" or model.vector.dtype not in (torch.float32, torch.float64):
             raise SettingsError(

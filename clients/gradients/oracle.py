@@ -98,19 +98,22 @@ class Loop(CohortOracle):
         self.model = model
 
     def gradient(self, y: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-        if batch.seeds is not None:
-            self.model.generator.manual_seed(batch.seeds[0])
+        self._begin(batch, 0)
         if len(y) == 1:  # no copy
             n = batch.lengths[0]
             gradient, loss = self.model.gradient(y[0], (batch.inputs[0, :n], batch.targets[0, :n]))
             return gradient[None], loss[None]
         gradients, losses = torch.empty_like(y), y.new_empty(len(y))
         for k, n in enumerate(batch.lengths):
-            if batch.seeds is not None:
-                self.model.generator.manual_seed(batch.seeds[k])
+            self._begin(batch, k)
             examples = (batch.inputs[k, :n], batch.targets[k, :n])
             gradients[k], losses[k] = self.model.gradient(y[k], examples)
         return gradients, losses
+
+    def _begin(self, batch: Batch, k: int) -> None:
+        if batch.seeds is not None:
+            self.model.generator.manual_seed(batch.seeds[k])
+            self.model.random.begin(batch.seeds[k], self.model.device)
 
 
 class Vmap(CohortOracle):
@@ -133,11 +136,13 @@ class Vmap(CohortOracle):
             raise SettingsError("it mixes the examples of a batch, which padding would change")
 
     def gradient(self, y: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-        gradients, losses = self._grad_and_loss(y, batch.inputs, batch.targets, batch.weights)
+        seeds = torch.tensor(batch.seeds or [0] * len(y), device=y.device)
+        gradients, losses = self._grad_and_loss(y, batch.inputs, batch.targets, batch.weights, seeds)
         return gradients, losses
 
-    def _loss(self, y: Tensor, x: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
+    def _loss(self, y: Tensor, x: Tensor, targets: Tensor, weights: Tensor, seed: Tensor) -> Tensor:
         """The mean loss of one client, whose frozen weights are those of the model."""
+        self.model.random.begin(seed, self.model.device)
         parameters = dict(zip(self.model.names, self.model.views(y), strict=True))
         outputs = functional_call(self.model.module, parameters, (x,))
         return (self.model.criterion.losses(outputs, targets) * weights).sum()

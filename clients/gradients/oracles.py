@@ -57,7 +57,8 @@ ORACLES = {
         "Linear layers and ReLUs on a CPU: all steps of a client in compiled code, on all cores (Numba).",
     ),
     "stacked": _made_by(
-        "linear.StackedLinear", "Linear layers and ReLUs, all clients in the same calls, one step at a time."
+        "linear.StackedLinear",
+        "Linear layers, ReLUs and dropout, all clients in the same calls, one step at a time.",
     ),
     "vmap": _made_by(
         "oracle.Vmap",

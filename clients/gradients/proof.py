@@ -115,7 +115,7 @@ def _difference(oracle: CohortOracle, inputs: Tensor, targets: Tensor, fused: bo
     finite, nothing is compared, and nothing differs.
     """
     model = oracle.model
-    clients = [_all_twice(len(inputs)), _all_twice(max(1, len(inputs) - 1))]
+    clients = [_all_twice(len(inputs), model), _all_twice(max(1, len(inputs) - 1), model)]
     batches = CohortBatches(inputs, targets, clients, model.vector.dtype, criterion=model.criterion)
     one, other = batches.step(0), batches.step(1)
     start = model.vector.expand(2, -1).clone()
@@ -139,12 +139,16 @@ def _difference(oracle: CohortOracle, inputs: Tensor, targets: Tensor, fused: bo
     return float(torch.stack([(weights - expected).norm() / size for weights, expected in found]).max())
 
 
-def _all_twice(count: int) -> BatchIndices:
-    """Two steps, each with all of so many examples."""
-    return BatchIndices(np.tile(np.arange(count), 2), np.full(2, count))
+def _all_twice(count: int, model: FlatModel) -> BatchIndices:
+    """Two steps, each with all of so many examples, and with other masks where a model has some."""
+    seeds = np.arange(2) + 2 * count if model.random.are_needed else None
+    return BatchIndices(np.tile(np.arange(count), 2), np.full(2, count), seeds=seeds)
 
 
 def _by_autograd(model: FlatModel, y: Tensor, batch: Batch) -> Tensor:
     """Return the gradients at weights `y` of clients, one after the other."""
-    parts = zip(y, batch.inputs, batch.targets, batch.lengths, strict=True)
-    return torch.stack([model.gradient(w, (x[:n], t[:n]))[0].clone() for w, x, t, n in parts])
+    gradients = []
+    for k, n in enumerate(batch.lengths):
+        model.random.begin(batch.seeds[k] if batch.seeds else None, model.device)
+        gradients.append(model.gradient(y[k], (batch.inputs[k, :n], batch.targets[k, :n]))[0].clone())
+    return torch.stack(gradients)

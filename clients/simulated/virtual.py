@@ -111,7 +111,8 @@ class VirtualClients:
         )
         self.dtype = torch.empty(0, dtype=self.model.vector.dtype).numpy().dtype
         self.examples = DeviceData(self.data, self.model.device)
-        self.draws = self.model.draws(as_tensor(blank(self.data, 2)[0]).to(self.model.device))
+        self.draws = self.model.random.are_needed
+        self.draws |= self.model.draws(as_tensor(blank(self.data, 2)[0]).to(self.model.device))
 
     def load(self, memory: Any) -> Memory | None:
         """Return a client's memory, given `Job.memory`; an error is not of a client and ends the run."""
