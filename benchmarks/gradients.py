@@ -25,7 +25,7 @@ from clients.gradients.chain import Chain
 from clients.gradients.compiled_chain import CompiledChain
 from clients.gradients.flat import FlatModel
 from clients.gradients.linear import Compiled, StackedLinear
-from clients.gradients.oracle import CohortOracle, Loop
+from clients.gradients.oracle import CohortOracle, Loop, Vmap
 from clients.simulated.jobs import Broadcast, Job
 from clients.simulated.virtual import ClientEnvironment, VirtualClients
 from fedtide.base.contract import FitConfig
@@ -37,6 +37,7 @@ WAYS: dict[str, Callable[[FlatModel], CohortOracle]] = {
     "stacked": StackedLinear,
     "compiled-chain": CompiledChain,
     "chain": Chain,
+    "vmap": Vmap,
     "loop": Loop,
 }
 SIZES = {
@@ -44,6 +45,7 @@ SIZES = {
     "stacked": (2, 4, 8, 16, 32, 64),
     "compiled-chain": (1,),
     "chain": (1,),
+    "vmap": (2, 4, 8),
     "loop": (1,),
 }
 
@@ -67,6 +69,8 @@ COMPARISONS = (
     Comparison("cnn", "chain", "loop", 3),
     Comparison("tutorial", "compiled-chain", "chain", 4),
     Comparison("tutorial", "chain", "loop", 4),
+    Comparison("pfl", "chain", "loop", 10),
+    Comparison("pfl", "vmap", "loop", 10),
 )
 COMPARED = list(dict.fromkeys(comparison.workload for comparison in COMPARISONS))
 

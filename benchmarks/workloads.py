@@ -45,6 +45,7 @@ WORKLOADS = {
     "lenet": Workload("lenet", 10, 16),
     "cnn": Workload("cnn", 5, 10),  # McMahan et al.'s
     "tutorial": Workload("lenet:padding=0", 10, 50, task=CIFAR),  # the network of PyTorch's CIFAR-10 tutorial
+    "pfl": Workload("benchmarks.stand_in.pfl_cnn", 5, 10, 0.1, task=CIFAR),  # pfl-research's on CIFAR-10
     "resnet18": Workload("resnet18", 2, 20, task=CIFAR),
 }
 
