@@ -250,7 +250,7 @@ def trace_specs(text: str) -> list[str]:
 
 def _never(settings: Settings) -> tuple[int, ...]:
     """Return the clients that never come."""
-    when = _rounds("arrivals", settings.arrivals)
+    when = _rounds("arrivals", settings.arrivals) if "never" in settings.arrivals else {}
     return tuple(k for k in sorted(when) if when[k] == NEVER and k < settings.num_clients)
 
 
