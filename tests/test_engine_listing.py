@@ -22,7 +22,7 @@ from strategies.apfl import APFL
 from strategies.schemes import SchemeC
 from traces.recorded import fedscale
 
-FROM_FILE = ("", "recorded", "flash", "table", "run")
+FROM_FILE = ("", "recorded", "flash", "flhetbench", "fta", "table", "run")
 SMALL: dict[str, Any] = {"engine": "inline", "num_clients": 10, "strategy": "fedavg", "num_rounds": 1}
 
 

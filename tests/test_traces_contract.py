@@ -16,7 +16,7 @@ from traces.patterns.markov import Markov
 from traces.patterns.turns import Diurnal
 from traces.rates import Always
 
-FROM_FILE = {"recorded", "flash", "table", "run"}  # need a file, see test_traces_recordings.py
+FROM_FILE = {"recorded", "flash", "flhetbench", "fta", "table", "run"}  # see test_traces_recordings.py
 EVERY_TRACE = sorted(set(TRACES) - FROM_FILE - {"speeds"})  # which need another, see test_traces_drawn.py
 BY_SHARE = {"diurnal", "periodic", "time-varying"}  # choose a fraction of the N clients, which depends on N
 

@@ -15,8 +15,10 @@ from hypothesis import strategies as st
 from traces import TRACES
 from traces.files import documents, tables
 from traces.recorded.device_log import read_device_log
+from traces.recorded.failure_archive import read_failure_archive
 from traces.recorded.fedscale import read_fedscale
 from traces.recorded.flash import read_flash
+from traces.recorded.flhetbench import read_states
 from traces.recorded.round_table import RoundTable
 
 
@@ -28,6 +30,10 @@ def messages(*events):
     return {"a": {"guid": "x", "messages": "".join(f"2020-01-31 {event}\n" for event in events)}}
 
 
+def timers(*sessions, **changes):
+    return {"7": {"isSuccess": True, "trace_start": 10, "trace_end": 60, "ready_time": sessions} | changes}
+
+
 READERS = {
     "numbers": lambda path: [*tables.read_numbers("test", path, ("a", "b"), ("c",))],
     "log": lambda path: read_device_log("test", path, 3),
@@ -35,6 +41,8 @@ READERS = {
     "table": lambda path: RoundTable(3, 0, file=path).round(1),
     "fedscale": lambda path: read_fedscale("test", path),
     "flash": lambda path: read_flash("test", path),
+    "flhetbench": lambda path: read_states("test", path, ["7"]),
+    "fta": lambda path: read_failure_archive("test", path),
     "sleep": lambda path: TRACES["sleep"](2, 0, file=path),
     "run": lambda path: TRACES["run"](2, 0, file=path).round(1),
 }
@@ -42,6 +50,9 @@ EVENTS = ("00\twifi", "10\tbattery_charged_on", "20\tscreen_lock", "30\t2G")
 VALID = {
     "fedscale": pickle.dumps({1: phone([0, 7], [5, 9]), 2: phone([1], [3], computation=5.0)}),
     "flash": json.dumps(messages(*(f"08:00:{event}" for event in EVENTS))).encode(),
+    "flhetbench": json.dumps(timers([12, 20], [50, 58])).encode(),
+    "fta": b"# event component node platform name type start stop\n"
+    b"1\t1\t5\t1\ta b\t1\t0\t9.5\tNULL\n2\t1\t5\t1\ta b\t0\t9.5\t12\t0\n3\t1\t6\t1\tc\t1\t4\t8\n",
     "log": b"client,start,end,steps_per_second\n0,1,2,3\n1,2.5,3,\n0,4,9,1e-3\n",
     "fleet": b"device,start,end\na,2026-03-01T08:00Z,2026-03-01 09:00\n"
     b'"b, c",2026-03-01 08:00,2026-03-02 08:00\n',
@@ -203,6 +214,30 @@ REFUSED = {
         ("client,seconds\n0,5\n2,5\n", "line 3: client 2 does not exist, the clients are 0 to 1"),
         ("client,seconds\n0.5,5\n", "line 2: client is 0.5, give a whole number, 0 or more"),
         ("client|seconds\n0|5\n", "line 1: the header is"),
+    ],
+    "flhetbench": [
+        ([5], "not a dict of phones"),
+        ({}, "phone '7': no ready_time"),
+        (timers(), "none of the phones is ever online"),
+        (timers([12, 12]), "none of the phones is ever online"),
+        (timers([12]), "phone '7': ready_time has '\\[12\\]', give pairs"),
+        (timers([12, "20"]), "phone '7': ready_time is '20', give a number"),
+        (timers([20, 12]), "phone '7': the session starts at 20 s but ends at 12 s"),
+        (timers([5, 12]), "phone '7': a session from 5 to 12 s is outside of its recording"),
+        (timers([12, 20], trace_end=None), "phone '7': trace_end is 'None', give a number"),
+        (timers([10, 10.5], trace_end=10.5), "phone '7': trace_start is 10, less than a second before"),
+    ],
+    "fta": [
+        ("1 1 5 1 a 1 0\n", "line 1: 7 columns, expected those of an event_trace.tab"),
+        ("#\n1 1 5 1 a up 0 5\n", "line 2: 'up' is not a finite number"),
+        ("1 1 5 1 a 1 0 NULL\n", "line 1: 'NULL' is not a finite number"),
+        ("1 1 5 1 a 1 9 5\n", "line 1: the session starts at 9 s but ends at 5 s"),
+        (
+            "1 1 5 1 a 1 0 5\n2 2 5 1 a 1 0 5\n",
+            "line 2: node 5 has components 1 and 2, leave",
+        ),
+        ("1 1 5 1 a 0 0 5\n", "no event of type 1"),
+        ("# nothing\n", "no event of type 1"),
     ],
 }
 

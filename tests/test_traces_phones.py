@@ -16,6 +16,7 @@ import sim
 from fedtide.base.errors import SettingsError
 from traces import TRACES
 from traces.recorded import fedscale
+from traces.sessions import Online
 
 # Phone d is online for the first 100 d seconds of 1000; phone 0 is never.
 PHONES = {d: phone([0] * (d > 0), [100 * d] * (d > 0)) for d in range(10)}
@@ -64,7 +65,7 @@ def test_all_phones_have_their_capacities(server, tmp_path, capfd):
     log, device = trace.read()
     assert sorted(device) == [*range(10)]
     assert log.online.tolist() == pytest.approx([d / 10 for d in range(10)])
-    speed, seconds = trace.rates(np.arange(9))  # of the sessions of phones 1 to 9
+    speed, seconds = trace.rates(1, Online(np.arange(9), np.arange(9), np.zeros(9)))  # phones 1 to 9
     assert speed == pytest.approx([1000 / (30 * (10 + d)) for d in range(1, 10)])
     assert seconds == pytest.approx([1 / (d + 1) for d in range(1, 10)])
 

@@ -16,8 +16,10 @@ from traces.patterns.turns import Diurnal, Periodic
 from traces.rates import Always, Bernoulli, Labels, Rates, Sine
 from traces.recorded.device_log import Recorded
 from traces.recorded.device_run import DeviceRun
+from traces.recorded.failure_archive import FailureArchive
 from traces.recorded.fedscale import Phones
 from traces.recorded.flash import Flash
+from traces.recorded.flhetbench import FLHetBench
 from traces.recorded.round_table import RoundTable
 
 # Name -> factory. A factory takes (num_clients, seed); its keyword-only parameters are the user's options,
@@ -44,6 +46,8 @@ TRACES: dict[str, Callable[..., Trace]] = {
     "phones": Phones,
     "recorded": Recorded,
     "flash": Flash,
+    "flhetbench": FLHetBench,
+    "fta": FailureArchive,
     "sessions": ComeAndGo,
     "speeds": Speeds,
     "table": RoundTable,

@@ -114,9 +114,12 @@ class TimedTrace(SeededTrace):
         """When round 1 starts, in the time of the sessions; event time counts from then."""
         return 0
 
-    def rates(self, session: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return steps per second, NaN where unknown, and seconds that transfers take, shape (K,) each."""
-        return np.full(len(session), np.nan), np.zeros(len(session))
+    def rates(self, t: int, there: Online) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return steps per second, NaN where unknown, and seconds that transfers take, for tasks of round t.
+
+        Both have shape (K,), and belong to the caller.
+        """
+        return np.full(len(there.client), np.nan), np.zeros(len(there.client))
 
     # Rounds
 
@@ -201,9 +204,9 @@ class TimedTrace(SeededTrace):
 
     def _tasks(self, now: int, t: int, there: Online, limit: int) -> Tasks:
         """Return what becomes of tasks of round t that clients get now; they have `limit` for each."""
-        clients, session, leave = there
+        clients, _, leave = there
         begin = self.start + now
-        recorded, transfers = self.rates(session)
+        recorded, transfers = self.rates(t, there)
         speed = self._speed(t, recorded, clients)
         whole = microseconds(self.local_steps / speed + transfers)
         stay = leave - begin

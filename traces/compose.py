@@ -13,7 +13,7 @@ from traces.clock import TimedTrace
 from traces.membership import Membership
 from traces.patterns.sessions import ComeAndGo
 
-_WITH_CLOCK = "one of phones, recorded, flash, sessions or speeds"
+_WITH_CLOCK = "one of phones, recorded, flash, flhetbench, fta, sessions or speeds"
 
 
 class Combined(Trace):

@@ -15,7 +15,7 @@ from traces.base import SECOND, microseconds
 from traces.clock import TimedTrace
 from traces.files.clients import match
 from traces.recorded.log import DeviceLog
-from traces.sessions import RecordedSessions
+from traces.sessions import Online, RecordedSessions
 
 _DAY = 86400.0
 
@@ -91,9 +91,8 @@ class Recording(TimedTrace):
         """When round 1 starts, in the time of the sessions."""
         return int(microseconds(self.begin))
 
-    def rates(self, session: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return steps per second, NaN where unknown, and seconds that transfers take, shape (K,) each."""
-        log, _ = self._recorded
+    def rates(self, t: int, there: Online) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        log, session = self._recorded[0], there.session
         seconds = np.nan_to_num(self.upload_bytes / log.up_rate[session])
         return log.speed[session], seconds + np.nan_to_num(self.download_bytes / log.down_rate[session])
 
