@@ -1,22 +1,30 @@
-"""Training on a GPU: the same numbers as on a CPU, and clients per second of each way to compute gradients.
+"""Training on a GPU: the same numbers as on a CPU, and clients per second beside what is written by hand.
 
-    python benchmarks/gpu.py --json gpu.json             # under ten minutes on one GPU
-    python benchmarks/gpu.py --device cpu --quick        # the same code without a GPU
+    python benchmarks/gpu.py --out gpu.jsonl             # at most eight minutes on one GPU
+    python benchmarks/gpu.py --device cpu --quick        # all of the code without a GPU, in a minute
 
-Needs neither Flower nor Ray, and no data: the examples are random. First every rule trains some clients for
-two rounds on the CPU and on the device: weights and memories have to agree. Then each way to compute
-gradients trains 10, 100 and 1,000 clients, all in one call and a tenth of them at a time; what does not fit
-into memory says so. The same is done with recorded steps (CUDA graphs), and in several streams.
+Needs neither Flower nor Ray, and no data: the examples are random. In this order, and each result is written
+as soon as it is known:
+
+1. Every rule, with every way to compute gradients, on small models with buffers and dropout among them: two
+   rounds on the CPU and on the device, in double precision, where no ReLU or pooling is close enough to a
+   kink to switch. Then in single precision whether a run has the same bits twice, and in what a client
+   differs in cohorts of other sizes.
+2. Clients per second and memory by size of the cohort, beside a loop of PyTorch, `torch.func.vmap` and JAX
+   (`jit(vmap(scan))`), each written by hand for this work alone.
+3. Steps that are recorded (CUDA graphs), and several streams.
 """
 
 from __future__ import annotations
 
 import argparse
-import itertools
+import json
 import statistics
 import sys
 import time
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,19 +34,22 @@ from numpy.typing import NDArray
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from benchmarks.gpu_by_hand import BY_HAND
 from benchmarks.gpu_ways import Recorded, fit_in_streams
-from benchmarks.measure import machine, machine_line, table, write_json
-from clients.gradients.oracles import ONE_BY_ONE, ORACLES
+from benchmarks.measure import machine, machine_line, table
+from clients.gradients.oracles import ORACLES
 from clients.memory.handshake import Memory
 from clients.rules import RULES
 from clients.simulated.jobs import Broadcast, Job
 from clients.simulated.virtual import Answers, ClientEnvironment, VirtualClients
 from fedtide.base.contract import FitConfig
+from fedtide.base.specs import bind
 from fedtide.tasks import PartitionedData
 from fedtide.tasks.models import MODELS, initialise
 
-RTOL, ATOL = 1e-4, 1e-5
+TOLERANCE = 1e-9  # of numbers in double precision, relative and absolute
 STREAMS = 4
+Result = dict[str, Any]
 
 # What the server sends for each rule: numbers, and how many vectors.
 SENT: dict[str, tuple[dict[str, Any], int]] = {
@@ -69,48 +80,49 @@ class Work(NamedTuple):
     batch_size: int
 
 
-WORK = {
-    "logistic": Work("logistic", (1, 28, 28), 10, 5),
-    "2nn": Work("mlp", (1, 28, 28), 10, 10),
-    "lenet": Work("lenet", (1, 28, 28), 10, 16),
-    "cnn": Work("cnn", (1, 28, 28), 10, 10),
-    "resnet18": Work("resnet18", (3, 32, 32), 2, 16),
+SMALL = {
+    "mlp": Work("mlp:hidden=8", (1, 6, 6), 3, 5),
+    "lenet": Work("lenet", (1, 16, 16), 3, 5),
+    "dropout": Work("cnn3x3:hidden=5,dropout=0.5", (2, 8, 8), 3, 5),
+    "buffers": Work("vgg11:width=1,hidden=4,norm=batch,dropout=0.5", (2, 8, 8), 3, 5),
 }
+LARGE = {
+    "lenet": Work("lenet", (1, 28, 28), 10, 16),
+    "tutorial": Work("lenet:padding=0", (3, 32, 32), 10, 50),  # PyTorch's CIFAR-10 tutorial
+    "pfl": Work("benchmarks.stand_in.pfl_cnn", (3, 32, 32), 5, 10),
+    "2nn": Work("mlp", (1, 28, 28), 10, 10),
+    "resnet18": Work("resnet18", (3, 32, 32), 2, 20),
+    "logistic": Work("logistic", (1, 28, 28), 10, 5),
+}
+COHORTS = (512, 64, 8, 1)
 
 
-def make_data(num_clients: int, input_shape: tuple[int, ...], examples: int = 40) -> PartitionedData:
+def make_data(num_clients: int, work: Work, dtype: Any = np.float32, examples: int = 50) -> PartitionedData:
     """Return random examples of ten classes, equally many at each client."""
     rng = np.random.default_rng(0)
     count = num_clients * examples
-    pool = (rng.normal(size=(count, *input_shape)).astype(np.float32), rng.integers(10, size=count))
+    pool = (rng.normal(size=(count, *work.input_shape)).astype(dtype), rng.integers(10, size=count))
     return PartitionedData.divide(pool, pool, 10, np.split(np.arange(count), num_clients), 0.0, 0)
 
 
-class Way(NamedTuple):
-    """A way to compute gradients, whether its steps are recorded, and how many streams there are."""
+def make_clients(
+    data: PartitionedData,
+    work: Work,
+    device: str,
+    oracle: str = "auto",
+    size: int = 0,
+    recorded: bool = False,
+    dtype: torch.dtype = torch.float32,
+) -> VirtualClients:
+    """Return clients on a device, `size` of them in one call; ValueError: not with this oracle."""
+    part = bind("model", MODELS, work.model)
 
-    oracle: str
-    recorded: bool = False
-    streams: int = 1
+    def build() -> torch.nn.Module:
+        module: torch.nn.Module = initialise(lambda: part.build(work.input_shape, 10), 0)
+        return module.to(dtype)
 
-    def __str__(self) -> str:
-        streams = f", {self.streams} streams" if self.streams > 1 else ""
-        return self.oracle + (", recorded" if self.recorded else "") + streams
-
-
-WAYS = [
-    Way(*way) for way in itertools.product(ORACLES, (False, True), (1, STREAMS)) if way[1:] != (True, STREAMS)
-]
-
-
-def make_clients(data: PartitionedData, work: Work, device: str, way: Way, size: int) -> VirtualClients:
-    """Return clients on a device that compute gradients in this way, `size` of them in one call."""
-    factory = MODELS[work.model]
-    environment = ClientEnvironment(
-        data, lambda: initialise(lambda: factory(work.input_shape, 10), 0), 0, device, way.oracle, size
-    )
-    clients = VirtualClients(environment)
-    if way.recorded:
+    clients = VirtualClients(ClientEnvironment(data, build, 0, device, oracle, size))
+    if recorded:
         clients.oracle = Recorded(clients.oracle)
     return clients
 
@@ -118,17 +130,48 @@ def make_clients(data: PartitionedData, work: Work, device: str, way: Way, size:
 # The same numbers
 
 
+def same_numbers(device: str) -> Iterator[Result]:
+    """Compare the device with the CPU, for each model, rule, and way to compute gradients."""
+    for name, work in SMALL.items():
+        data = make_data(4, work, np.float64)
+        ways = [
+            (oracle, recorded)
+            for oracle in ORACLES
+            for recorded in (False, True)
+            if supports(data, work, device, oracle) and not (recorded and "dropout" in work.model)
+        ]
+        for rule in RULES:
+            expected = two_rounds(make_clients(data, work, "cpu", "loop", 1, dtype=torch.float64), rule, work)
+            for oracle, recorded in ways:
+                way = oracle + (", recorded" if recorded else "")
+                result = {"kind": "numbers", "model": name, "rule": rule, "way": way}
+                try:
+                    clients = make_clients(data, work, device, oracle, 4, recorded, torch.float64)
+                    yield result | compared(two_rounds(clients, rule, work), expected)
+                except RuntimeError as error:  # the other ways are still to be checked
+                    yield result | {"agrees": False, "error": str(error)}
+
+
+def supports(data: PartitionedData, work: Work, device: str, oracle: str) -> bool:
+    """Return whether a way to compute gradients can train a model."""
+    try:
+        make_clients(data, work, device, oracle, 1, dtype=torch.float64)
+    except ValueError:
+        return False
+    return True
+
+
 def two_rounds(clients: VirtualClients, rule: str, work: Work) -> list[NDArray[Any]]:
     """Train all clients for two rounds; return what they sent and what they remember."""
     weights = clients.model.vector.cpu().numpy().copy()
     numbers, vectors = SENT[rule]
     rng = np.random.default_rng(1)
-    arrays = [rng.normal(0, 0.01, len(weights)).astype(np.float32) for _ in range(vectors)]
-    arrays += [np.ones(1, np.float32)] * ONES.get(rule, 0)
+    arrays = [rng.normal(0, 0.01, clients.model.num_trainable).astype(weights.dtype) for _ in range(vectors)]
+    arrays += [np.ones(1, weights.dtype)] * ONES.get(rule, 0)
     remembers = {"last_accepted": 0} if rule not in FORGETFUL else {}
     config = FitConfig(
         round=1,
-        local_steps=min(work.steps, 5),
+        local_steps=work.steps,
         batch_size=work.batch_size,
         learning_rate=0.05,
         rule=rule,
@@ -159,92 +202,89 @@ def in_order(answers: Answers) -> list[NDArray[Any]]:
     return arrays
 
 
-def check(device: str, models: list[str]) -> list[dict[str, Any]]:
-    """Compare the device with the CPU, for every rule and model and each way that can train it."""
-    results = []
-    for name in models:
-        work = WORK[name]
-        data = make_data(4, work.input_shape)
-        for rule in RULES:
-            expected = two_rounds(make_clients(data, work, "cpu", Way("loop"), 1), rule, work)
-            for way in WAYS:
-                if way.streams > 1 or not supports(name, way, device):
-                    continue
-                result = {"model": name, "rule": rule, "way": str(way)}
-                try:
-                    found = two_rounds(make_clients(data, work, device, way, 4), rule, work)
-                except RuntimeError as error:  # the other ways are still to be checked
-                    results.append(result | {"agrees": False, "error": str(error)})
-                else:
-                    results.append(result | compared(found, expected))
-    return results
-
-
-def compared(found: list[NDArray[Any]], expected: list[NDArray[Any]]) -> dict[str, Any]:
+def compared(found: list[NDArray[Any]], expected: list[NDArray[Any]]) -> Result:
     """Return whether arrays agree, and the largest difference."""
     pairs = [*zip(found, expected, strict=True)]
-    agrees = all(a.shape == b.shape and np.allclose(a, b, RTOL, ATOL) for a, b in pairs)
-    worst = max(float(np.abs(a - b).max(initial=0)) for a, b in pairs)
-    return {"agrees": agrees, "difference": worst}
+    agrees = all(a.shape == b.shape and np.allclose(a, b, TOLERANCE, TOLERANCE) for a, b in pairs)
+    return {"agrees": agrees, "difference": max(float(np.abs(a - b).max(initial=0)) for a, b in pairs)}
+
+
+def same_bits(device: str) -> Iterator[Result]:
+    """Train by SGD twice, then in cohorts of other sizes, in single precision."""
+    for name, work in SMALL.items():
+        data = make_data(8, work)
+
+        def trained(size: int, data: PartitionedData = data, work: Work = work) -> NDArray[Any]:
+            return np.stack(two_rounds(make_clients(data, work, device, "auto", size), "sgd", work))
+
+        first = trained(8)
+        result = {"kind": "bits", "model": name, "twice": bool(np.array_equal(first, trained(8)))}
+        yield result | {f"cohort {size}": float(np.abs(first - trained(size)).max()) for size in (1, 2, 4)}
 
 
 # Speed
 
 
-def supports(name: str, way: Way, device: str) -> bool:
-    """Return whether a way to compute gradients can train a model."""
-    try:
-        make_clients(make_data(2, WORK[name].input_shape), WORK[name], device, way, 1)
-    except ValueError:
-        return False
-    return True
+def speeds(device: str, quick: bool, seconds: float) -> Iterator[Result]:
+    """Measure what a run would take, by size of the cohort, and each program written by hand."""
+    most = 4 if quick else 64 if device == "cpu" else max(COHORTS)
+    for name, work in LARGE.items():
+        if quick and name not in ("lenet", "logistic"):
+            continue
+        count = min(most, 64 if name == "resnet18" else most)
+        data = make_data(count, work)
+        for size in dict.fromkeys(min(size, count) for size in COHORTS):
+            result = {"kind": "speed", "model": name, "way": "fedtide", "clients": count, "cohort": size}
+            yield result | timed(device, count, seconds, partial(worker, data, work, device, size))
+        for way, make in BY_HAND.items():
+            result = {"kind": "speed", "model": name, "way": f"by hand: {way}", "clients": count}
+            yield result | timed(device, count, seconds, partial(make, data, work, device))
 
 
-def clients_per_second(
-    name: str, way: Way, count: int, size: int, device: str, seconds: float
-) -> dict[str, Any]:
-    """Train cohorts again and again; return the median speed, or why there is none."""
-    work = WORK[name]
-    result: dict[str, Any] = {"model": name, "way": str(way), "clients": count, "cohort": size}
+def busier(device: str, quick: bool, seconds: float) -> Iterator[Result]:
+    """Measure recorded steps and several streams, which fedtide does not use."""
+    for name in ("lenet",) if quick else ("lenet", "2nn", "tutorial", "logistic"):
+        work, count = LARGE[name], 8 if quick else 64
+        data = make_data(count, work)
+        for way, streams in (("recorded", 1), (f"{STREAMS} streams", STREAMS)):
+            result = {"kind": "speed", "model": name, "way": way, "clients": count}
+            make = partial(worker, data, work, device, count // streams, streams, streams == 1)
+            yield result | timed(device, count, seconds, make)
+
+
+def worker(
+    data: PartitionedData, work: Work, device: str, size: int, streams: int = 1, recorded: bool = False
+) -> Callable[[], object]:
+    """Return what trains all clients once, after which the CPU has their weights."""
+    workers = [make_clients(data, work, device, "auto", size, recorded) for _ in range(streams)]
+    weights = workers[0].model.vector.cpu().numpy().copy()
+    task = FitConfig(round=1, learning_rate=0.01, batch_size=work.batch_size, local_steps=work.steps)
+    jobs = [Job(k, (), task, 1.0) for k in range(len(data.sizes))]
+    return lambda: fit_in_streams(workers, Broadcast(weights), jobs)
+
+
+def timed(device: str, count: int, seconds: float, make: Callable[[], Callable[[], object]]) -> Result:
+    """Return the median speed of what trains so many clients, or why there is none."""
     try:
-        data = make_data(count, work.input_shape)
-        workers = [make_clients(data, work, device, way, size) for _ in range(way.streams)]
-        weights = workers[0].model.vector.cpu().numpy().copy()
-        task = FitConfig(round=1, learning_rate=0.01, batch_size=work.batch_size, local_steps=work.steps)
-        jobs = [Job(k, (), task, 1.0) for k in range(count)]
-        rates, began = [], time.perf_counter()
-        while len(rates) < 2 or time.perf_counter() - began < seconds:
+        call, rates = make(), list[float]()
+        call()  # loads kernels
+        began = time.perf_counter()
+        while not rates or time.perf_counter() - began < seconds:
             start = time.perf_counter()
-            fit_in_streams(workers, Broadcast(weights), jobs)  # the CPU has the weights when it ends
+            call()
             rates.append(count / (time.perf_counter() - start))
-            if len(rates) == 1 and time.perf_counter() - began > 4 * seconds:
-                break
-    except (MemoryError, RuntimeError) as error:  # also PyTorch's, for want of memory
-        return result | {"error": f"{type(error).__name__}: {' '.join(str(error).split())[:80]}"}
-    measured = rates[1:] or rates  # the first also loads kernels
-    result |= {"clients_per_second": statistics.median(measured), "trials": len(measured)}
+    except (
+        MemoryError,
+        RuntimeError,
+        ImportError,
+        ValueError,
+    ) as error:  # also PyTorch's, for want of memory
+        return {"error": f"{type(error).__name__}: {' '.join(str(error).split())[:80]}"}
+    result: Result = {"clients_per_second": statistics.median(rates), "trials": len(rates)}
     if device != "cpu":
         result["peak_gib"] = torch.cuda.max_memory_allocated() / 2**30
         torch.cuda.reset_peak_memory_stats()
     return result
-
-
-def measure_all(device: str, models: list[str], counts: list[int], seconds: float) -> list[dict[str, Any]]:
-    """Measure every way on every model; cohorts of all clients, of a tenth of them, or one by one."""
-    results = []
-    for name, way in itertools.product(models, WAYS):
-        if supports(name, way, device):
-            usual = way == Way(way.oracle)
-            for count in counts if usual else counts[:2]:
-                largest = -(-count // way.streams)
-                sizes = [1] if way.oracle in ONE_BY_ONE else sorted({max(2, largest // 10), largest})
-                for size in sizes if usual else sizes[-1:]:
-                    result = clients_per_second(name, way, count, size, device, seconds)
-                    results.append(result)
-                    print(f"# {result}", file=sys.stderr, flush=True)
-                    if "error" in result:
-                        break
-    return results
 
 
 def parse() -> argparse.Namespace:
@@ -253,43 +293,50 @@ def parse() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--models", default=",".join(WORK), help=f"of {','.join(WORK)} (default: all)")
     parser.add_argument("--seconds", type=float, default=2.0, help="for each measurement (default: 2)")
-    parser.add_argument("--quick", action="store_true", help="ten clients, a moment each")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the results to this file")
+    parser.add_argument("--minutes", type=float, default=8.0, help="at most, in all (default: 8)")
+    parser.add_argument("--quick", action="store_true", help="few clients, a moment each")
+    parser.add_argument(
+        "--out", type=Path, metavar="FILE", help="write each result to this file, a line each"
+    )
     return parser.parse_args()
 
 
 def main() -> None:
     """Check and measure; exit with 1 if a rule gives other numbers on the device."""
     arguments = parse()
-    models = arguments.models.split(",")
-    if unknown := sorted(set(models) - WORK.keys()):
-        raise SystemExit(f"unknown model {unknown[0]!r}; known: {', '.join(WORK)}")
-    about: dict[str, Any] = {**machine(), "device": arguments.device}
-    if arguments.device != "cpu":
+    device, quick, seconds = arguments.device, arguments.quick, 0.0 if arguments.quick else arguments.seconds
+    about: Result = {"kind": "machine", **machine(), "device": device}
+    if device != "cpu":
         about["gpu"] = torch.cuda.get_device_name()
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
-    checked = check(arguments.device, [name for name in models if name != "resnet18"])
+    parts = (same_numbers(device), same_bits(device), speeds(device, quick, seconds))
+    results, until = list[Result](), time.monotonic() + 60 * arguments.minutes
+    for result in (about, *(result for part in (*parts, busier(device, quick, seconds)) for result in part)):
+        results.append(result)
+        print(json.dumps(result), file=sys.stderr, flush=True)
+        if arguments.out:
+            with arguments.out.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(result) + "\n")
+        if time.monotonic() > until:
+            print(f"stopped after {arguments.minutes:g} minutes", file=sys.stderr)
+            break
+    checked = [result for result in results if result["kind"] == "numbers"]
     wrong = [result for result in checked if not result["agrees"]]
-    print(f"{len(checked) - len(wrong)} of {len(checked)} agree with the CPU to {RTOL:g}")
+    print(f"{len(checked) - len(wrong)} of {len(checked)} agree with the CPU to {TOLERANCE:g}")
     for result in wrong:
         print(f"DIFFERS: {result}")
-    counts, seconds = ([10], 0.01) if arguments.quick else ([10, 100, 1000], arguments.seconds)
-    measured = measure_all(arguments.device, models, counts, seconds)
+    speed = [result for result in results if result["kind"] == "speed"]
     rows = [
         [
-            result["model"],
-            result["way"],
-            f"{result['clients']:,}",
-            f"{result['cohort']:,}",
-            f"{result['clients_per_second']:,.0f}" if "error" not in result else result["error"],
+            *(str(result.get(key, "")) for key in ("model", "way", "clients", "cohort")),
+            result.get("error") or f"{result['clients_per_second']:,.0f}",
+            f"{result['peak_gib']:.2f}" if "peak_gib" in result else "",
         ]
-        for result in measured
+        for result in speed
     ]
-    print("\n" + table(["model", "way", "clients", "in a cohort", "clients/s"], rows))
+    print("\n" + table(["model", "way", "clients", "in a cohort", "clients/s", "GiB"], rows))
     print(f"\n{about.get('gpu', 'no GPU')}; {machine_line(about)}")
-    write_json(arguments.json, machine=about, checked=checked, results=measured)
     sys.exit(1 if wrong else 0)
 
 

@@ -226,20 +226,25 @@ def test_a_short_soak(tmp_path: Path) -> None:
     assert content["results"][-1]["round"] > 0
 
 
+@pytest.mark.slow
 def test_a_device_is_checked_against_the_cpu(tmp_path: Path) -> None:
     """With the CPU for the device, the code that a GPU runs; Flower and Ray are out of reach."""
-    arguments = ["gpu.py", "--device=cpu", "--quick", "--models=logistic", f"--json={tmp_path / 'gpu.json'}"]
+    arguments = ["gpu.py", "--device=cpu", "--quick", f"--out={tmp_path / 'gpu.jsonl'}"]
     code = (
         "import runpy, sys; sys.modules |= {'flwr': None, 'ray': None}; "
         f"sys.argv = {arguments!r}; runpy.run_path('benchmarks/gpu.py', run_name='__main__')"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    content = json.loads((tmp_path / "gpu.json").read_text(encoding="utf-8"))
-    assert {result["rule"] for result in content["checked"]} == set(RULES)
-    assert all(result["agrees"] for result in content["checked"])
-    ways = {result["way"] for result in content["results"]}
-    assert ways == {way + how for way in ORACLES for how in ("", ", recorded", ", 4 streams")}
+    results = [json.loads(line) for line in (tmp_path / "gpu.jsonl").read_text().splitlines()]
+    checked = [result for result in results if result["kind"] == "numbers"]
+    assert {result["rule"] for result in checked} == set(RULES)
+    assert {result["way"].partition(",")[0] for result in checked} == set(ORACLES)
+    assert all(result["agrees"] for result in checked)
+    assert all(result["twice"] for result in results if result["kind"] == "bits")
+    speeds = {result["way"]: result for result in results if result["kind"] == "speed"}
+    assert {"fedtide", "by hand: vmap", "by hand: JAX", "recorded", "4 streams"} <= set(speeds)
+    assert all("error" not in result for way, result in speeds.items() if way != "by hand: JAX")
 
 
 def test_startup(tmp_path: Path) -> None:
