@@ -179,7 +179,7 @@ def test_what_a_round_takes_is_said_or_refused(monkeypatch: pytest.MonkeyPatch, 
     vectors = "the vectors of all clients will take"
     for clients, table, said in (
         (8, (0, 0), ""),
-        (8, (0, 150), ""),
+        (8, (0, 150), f"{vectors} 150.0 GB; {room}"),
         (8, (0, 160), f"{vectors} 160.0 GB, for which there is too little room; {room}"),
         (100, (0, 0), f"{in_file}{room}"),
         (100, (50, 50), f"{in_file}{vectors} 50.0 GB; {room}"),

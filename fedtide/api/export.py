@@ -17,13 +17,16 @@ from numpy.typing import NDArray
 
 from fedtide.base.display import exit_code
 from fedtide.base.errors import SettingsError
-from fedtide.base.files import check_replaceable, replacing
+from fedtide.base.files import check_replaceable, making, replacing
 from fedtide.base.wording import ends as ends_of
 from fedtide.engine.read_run import Run, consistent, read_run
+from fedtide.tasks.language_models import quietly
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
+
+    from fedtide.tasks.modules import LanguageModel
 
 PROG = "fedtide export"
 EXAMPLES = 3  # from which the file is made; it is compared on others
@@ -42,7 +45,7 @@ def export(run: Run, to: str, path: Path) -> None:
     to
         One of `FORMATS`.
     path
-        The file; it is replaced.
+        The file, which is replaced, or for `FOLDERS` the folder, which must not exist.
 
     Raises
     ------
@@ -62,8 +65,12 @@ def export(run: Run, to: str, path: Path) -> None:
             return torch.randint(ends.vocabulary, shape, generator=rng)
         return torch.randn(shape, generator=rng)
 
-    check_replaceable(path)
-    with replacing(path) as partial, torch.no_grad():
+    in_folder = to in FOLDERS
+    if in_folder and path.exists():
+        raise SettingsError(f"{to}: {path} exists; name a new folder (--output)")
+    if not in_folder:
+        check_replaceable(path)
+    with making(path) if in_folder else replacing(path) as partial, torch.no_grad():
         read = FORMATS[to](model, examples(EXAMPLES), partial)
         unseen = [examples(1), examples(7) if ends.vocabulary else -3 * examples(2 * EXAMPLES)]
         for given in unseen:
@@ -137,12 +144,43 @@ def _onnx(model: nn.Module, example: torch.Tensor, path: Path) -> Outputs:
     return lambda given: np.asarray(session.run(None, {"input": given.numpy()})[0])
 
 
+def _transformers(model: nn.Module, example: torch.Tensor, path: Path) -> Outputs:
+    own = _language_model("transformers", model)
+    from transformers import AutoModelForCausalLM
+
+    with quietly("transformers"):
+        own.save_merged(path)
+        read = AutoModelForCausalLM.from_pretrained(path)
+    return lambda given: np.asarray(read(given).logits)
+
+
+def _peft(model: nn.Module, example: torch.Tensor, path: Path) -> Outputs:
+    own = _language_model("peft", model)
+    from peft import AutoPeftModelForCausalLM
+
+    with quietly("peft"):
+        own.save_adapters(path)
+        read = AutoPeftModelForCausalLM.from_pretrained(path)
+    return lambda given: np.asarray(read(given).logits)
+
+
+def _language_model(to: str, model: nn.Module) -> LanguageModel:
+    from fedtide.tasks.modules import LanguageModel
+
+    if not isinstance(model, LanguageModel):
+        raise SettingsError(f"{to}: it is for language models, --model hf-lm")
+    return model
+
+
 FORMATS: dict[str, Callable[[nn.Module, torch.Tensor, Path], Outputs]] = {
     "onnx": _onnx,
     "torchscript": _torchscript,
     "safetensors": _safetensors,
     "numpy": _numpy,
+    "transformers": _transformers,
+    "peft": _peft,
 }
+FOLDERS = ("transformers", "peft")  # what these formats are
 SUFFIXES = {"onnx": ".onnx", "torchscript": ".pt", "safetensors": ".safetensors", "numpy": ".npz"}
 
 
@@ -151,10 +189,12 @@ def main(argv: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog=PROG, description="Write the model of a run for other programs.")
     parser.add_argument("run", metavar="RUN", help="run folder")
     parser.add_argument("--to", choices=FORMATS, default="onnx", help="format (onnx)")
-    parser.add_argument("--output", metavar="FILE", help="default: model.onnx and so on, here")
+    parser.add_argument(
+        "--output", metavar="FILE", help="default: model.onnx and so on, here; a folder of transformers, peft"
+    )
     parser.add_argument("--trust", action="store_true", help="import parts that only the folder names")
     options = parser.parse_args(argv)
-    path = Path(options.output or f"model{SUFFIXES[options.to]}")
+    path = Path(options.output or f"model{SUFFIXES.get(options.to, '')}")
 
     def write() -> None:
         with consistent([options.run]):

@@ -6,6 +6,7 @@ import errno
 import json
 import math
 import os
+import shutil
 import tomllib
 import zipfile
 from collections.abc import Iterator
@@ -109,6 +110,20 @@ def replacing(path: Path, temporary: Path | None = None) -> Iterator[Path]:
             error.filename = str(path)  # the name that a user knows
         with suppress(OSError):
             temporary.unlink()
+        raise
+
+
+@contextmanager
+def making(path: Path) -> Iterator[Path]:
+    """Make a new folder atomically: yields another one in the same place, which is renamed at the end."""
+    temporary = path.with_name(f".{path.name}")
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir()
+    try:
+        yield temporary
+        temporary.rename(path)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
         raise
 
 

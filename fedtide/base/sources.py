@@ -63,7 +63,9 @@ def _files_of(name: str) -> Iterator[Path]:
         return
     if spec is None:
         return
-    for place in spec.submodule_search_locations or [spec.origin or ""]:
+    for place in map(
+        os.fspath, spec.submodule_search_locations or [spec.origin or ""]
+    ):  # a Path, of transformers
         if os.path.exists(place) and not (is_ours(place) or is_ours(f"{place}/") or is_installed(place)):
             yield from Path(place).rglob("*.py") if os.path.isdir(place) else [Path(place)]
 

@@ -21,7 +21,13 @@ from fedtide.base.errors import SettingsError
 _LARGEST: dict[type, float] = {int: 10**15, float: 1e100}
 
 
-VALUE_FIRST = {("task", "hf"): "name", ("task", "folder"): "path", ("trace", "phones"): "source"}
+VALUE_FIRST = {
+    ("task", "hf"): "name",
+    ("task", "folder"): "path",
+    ("task", "text"): "folder",
+    ("model", "hf-lm"): "path",
+    ("trace", "phones"): "source",
+}
 """The option of a part whose value may come first, without its key: `hf:NAME,label=digit`."""
 
 

@@ -96,7 +96,7 @@ def check_round(
         raise SettingsError(f"{what}{also}: {room}; free space, set TMPDIR, or use {fewer}")
     told = [f"the replies of a round lie in a file of {gigabytes(replies)}"] if in_file else []
     fits = on_disk + end <= free
-    if end and (in_file or not fits):
+    if end:
         short = "" if fits else ", for which there is too little room"
         told.append(f"the vectors of all clients will take {gigabytes(end)}{short}")
     return "; ".join([*told, room]) if told else ""

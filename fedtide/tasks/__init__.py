@@ -25,6 +25,7 @@ from fedtide.tasks.foreign_partitions import (
 from fedtide.tasks.hub import Hub
 from fedtide.tasks.image_folder import ImageFolder
 from fedtide.tasks.images import Augmentation, Cifar10, Cifar100, Emnist, FashionMnist, Mnist, Svhn, digits
+from fedtide.tasks.language import TextFiles
 from fedtide.tasks.models import MODELS, RATE, RATES, initialise
 from fedtide.tasks.partition import Partition, PartitionFn, classes, dirichlet, iid, label, similarity
 from fedtide.tasks.shakespeare import Shakespeare
@@ -48,6 +49,7 @@ TASKS: dict[str, Callable[..., TaskSource]] = {
     "npz": NpzFiles,
     "leaf": Leaf,
     "folder": ImageFolder,
+    "text": TextFiles,
     "hf": Hub,
 }
 """Tasks by name: ``(*, options)``, which do not load anything yet."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,9 +16,10 @@ from fedtide.base.errors import SettingsError
 from fedtide.base.preprocessing import FIRST, Feature, Texts, TokenKind
 from fedtide.base.wording import plain
 from fedtide.tasks.data import Examples, FederatedData, PartitionedData, test_rows
-from fedtide.tasks.dataset import choose_clients, counted_rows, default_partition, divided, rows_of
+from fedtide.tasks.dataset import Groups, choose_clients, counted_rows, default_partition, divided, rows_of
 from fedtide.tasks.hub_columns import HubColumn
 from fedtide.tasks.images import Augment, Pixels, augmentation
+from fedtide.tasks.language import METRICS, Blocks, Tokenizer, federated, rows_of_parts
 from fedtide.tasks.partition import Partition, PartitionFn
 from fedtide.tasks.sizes import SizesFn
 from fedtide.tasks.tables import MAX_NAMES, Kind, Table, prepared
@@ -85,6 +86,9 @@ class Hub(Checked):
     vocabulary
         Different tokens, the most frequent ones of the training examples, with one for all others and one for
         padding.
+    tokenizer
+        Folder, or name on the hub, of a language model that predicts the next token of texts, not a label:
+        a client's texts are cut into blocks of `length` tokens, which are its examples.
     """
 
     name: str
@@ -104,17 +108,25 @@ class Hub(Checked):
     tokens: TokenKind = "words"
     length: Count = 80
     vocabulary: Count = 10_000
+    tokenizer: str = ""
     absent: tuple[int, ...] = ()  # clients that never come
 
     @property
     def default_partition(self) -> str | None:
         """None if a column names the clients."""
-        return default_partition(bool(self.client), self.kind == "classification")
+        return default_partition(bool(self.client), self.kind == "classification" and not self.tokenizer)
 
     @property
     def default_model(self) -> str:
-        """A small one for such inputs."""
+        """A small one for such inputs, or the tokenizer's."""
+        if self.tokenizer:
+            return f"hf-lm:path={self.tokenizer}"
         return "cnn" if self.image else "lstm" if self.text else "logistic"
+
+    @property
+    def metrics(self) -> Sequence[str]:
+        """What is reported beside the metric of the criterion."""
+        return METRICS if self.tokenizer else ()
 
     def federate(
         self, num_clients: int, partition: PartitionFn | None, sizes: SizesFn, holdout: float, seed: int
@@ -127,12 +139,12 @@ class Hub(Checked):
                 "task hf: name a partition such as iid, or the column with the clients (client=)"
             )
         table = self._table()
+        if self.tokenizer:
+            return self._language(table, num_clients, partition, sizes, holdout, seed)
         train, columns = table.train, [*table.columns]
         targets, target = table.targets("label", self.label, self.kind)
         owners = table.take("client", self.client).distinct() if self.client else None
-        groups = table.groups(self.group)
-        if groups and not self.client:
-            raise SettingsError(f"task hf: group={self.group} is a group of clients: add client=COLUMN")
+        groups = self._groups(table)
         names: list[str] = []
         if owners is not None:
             parts, names = self._of_owners(owners[0], owners[1][train], num_clients, sizes, seed)
@@ -148,6 +160,50 @@ class Hub(Checked):
         own = (num_outputs, parts, holdout, seed, criterion, changes, names, derive, vocabulary)
         of_clients = groups.of_clients(parts, names) if groups else ()
         return PartitionedData.divide(known, held, *own, preprocessing, of_clients)
+
+    def _language(
+        self,
+        table: Table[HubColumn],
+        num_clients: int,
+        partition: PartitionFn | None,
+        sizes: SizesFn,
+        holdout: float,
+        seed: int,
+    ) -> FederatedData:
+        """Divide the texts as blocks of tokens; see `federate`."""
+        if not self.text:
+            raise SettingsError("task hf: name the column with the texts that the tokenizer reads (text=)")
+        tokenizer = Tokenizer(self.tokenizer)
+        documents = tokenizer.documents(table.take("text", self.text).texts())
+
+        def blocks(rows: NDArray[np.intp]) -> Blocks:
+            tokens = [np.empty(0, np.int32), *(documents[row] for row in rows.tolist())]
+            return Blocks.cut(np.concatenate(tokens), self.length)
+
+        known, names, groups = np.flatnonzero(table.train), list[str](), self._groups(table)
+        if self.client:
+            owners = table.take("client", self.client).distinct()
+            own, names = self._of_owners(owners[0], owners[1][known], num_clients, sizes, seed)
+            of_clients = [blocks(known[rows]) for rows in own]
+            train, parts = Blocks.joined(of_clients), rows_of_parts(of_clients)
+        else:
+            assert partition is not None
+            train, own = blocks(known), []
+            parts = divided(train.tokens, num_clients, partition, sizes, seed)
+        test = blocks(np.flatnonzero(~table.train))
+        if not (len(train.there) and len(test.there)):
+            raise SettingsError(
+                f"task hf: the texts in column {self.text!r} are too short to train and test on"
+            )
+        named = groups.of_clients(own, names) if groups else ()
+        return federated(train, test, parts, tokenizer.vocabulary, holdout, seed, names, named)
+
+    def _groups(self, table: Table[HubColumn]) -> Groups | None:
+        """Return the groups of clients that a column names, if any."""
+        groups = table.groups(self.group)
+        if groups and not self.client:
+            raise SettingsError(f"task hf: group={self.group} is a group of clients: add client=COLUMN")
+        return groups
 
     def _of_owners(
         self, values: list[Any], owners: NDArray[np.intp], num_clients: int, sizes: SizesFn, seed: int

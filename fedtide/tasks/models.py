@@ -10,6 +10,7 @@ import numpy as np
 from fedtide.base.allowed import Count, CountOrZero, Range, checked
 from fedtide.base.errors import SettingsError
 from fedtide.tasks.convolutions import cnn, cnn3x3, lenet, resnet18, resnet50, vgg11
+from fedtide.tasks.language_models import hf_lm
 
 if TYPE_CHECKING:  # a model imports PyTorch when it is built: lists of models do not need it
     from torch import nn
@@ -121,6 +122,7 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
     "resnet18": resnet18,
     "resnet50": resnet50,
     "lstm": lstm,
+    "hf-lm": hf_lm,
 }
 """Models by name: ``(input_shape, num_outputs, *, options)``.
 
