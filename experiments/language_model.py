@@ -1,0 +1,96 @@
+"""A small GPT that has read half of Shakespeare's plays, and the roles of the other half as texts.
+
+    python experiments/language_model.py data lm       # reads data/shakespeare, writes lm
+    python sim.py --config experiments/language.toml   # in the folder with lm
+
+The tokens are pairs of bytes (BPE), learnt from the first half. Roles with few tokens are left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+import numpy as np
+import torch
+from tokenizers import ByteLevelBPETokenizer
+from transformers import AutoModelForCausalLM, GPT2Config, PreTrainedTokenizerFast
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from fedtide.tasks.language import Blocks, NextTokens, Tokenizer
+from fedtide.tasks.shakespeare import read_plays
+
+END = "<|endoftext|>"
+
+
+def main() -> None:
+    """Write both."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("data_dir", type=Path, help="directory of the plays (shakespeare/*.xml in it)")
+    parser.add_argument("folder", type=Path, help="where to write gpt and roles")
+    parser.add_argument("--steps", type=int, default=1500, help="of 32 blocks each (1500)")
+    parser.add_argument("--length", type=int, default=64, help="tokens of a block (64)")
+    parser.add_argument("--width", type=int, default=128, help="of the GPT's vectors (128)")
+    parser.add_argument("--layers", type=int, default=4)
+    parser.add_argument("--vocabulary", type=int, default=1024)
+    parser.add_argument("--least", type=int, default=4000, help="characters of a role (4000)")
+    given = parser.parse_args()
+    torch.manual_seed(0)
+    roles = read_plays(given.data_dir)
+    plays = np.random.default_rng(0).permutation(sorted({play for play, _ in roles})).tolist()
+    read, unread = plays[: len(plays) // 2], plays[len(plays) // 2 :]
+    own = given.folder / "roles"
+    own.mkdir(parents=True, exist_ok=True)
+    for (play, role), lines in roles.items():
+        if play in unread and sum(map(len, lines)) >= given.least:
+            name = f"{role} in {play}".replace("/", " ")
+            (own / f"{name}.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    texts = ["\n".join(lines) + "\n" for (play, _), lines in sorted(roles.items()) if play in read]
+    model = pretrained(given.folder / "gpt", texts, given)
+    print(f"{sum(p.numel() for p in model.parameters()):,} weights, {len([*own.iterdir()])} roles")
+
+
+def pretrained(folder: Path, texts: list[str], given: argparse.Namespace) -> torch.nn.Module:
+    """Train a GPT and its tokenizer on texts, with AdamW and a rate that falls to 0; write both."""
+    bytes_of = ByteLevelBPETokenizer()
+    bytes_of.train_from_iterator(texts, given.vocabulary, special_tokens=[END], show_progress=False)
+    PreTrainedTokenizerFast(tokenizer_object=bytes_of._tokenizer, eos_token=END).save_pretrained(folder)
+    config = GPT2Config(
+        vocab_size=given.vocabulary,
+        n_positions=given.length,
+        n_embd=given.width,
+        n_layer=given.layers,
+        n_head=4,
+        bos_token_id=0,
+        eos_token_id=0,
+        resid_pdrop=0.0,
+        embd_pdrop=0.0,
+        attn_pdrop=0.0,
+    )
+    model = AutoModelForCausalLM.from_config(config)
+    model.save_pretrained(folder)  # so that `Tokenizer` knows the number of tokens
+    tokens = Tokenizer(str(folder)).documents(texts)
+    x, y = map(
+        torch.from_numpy, NextTokens()(Blocks.joined([Blocks.cut(own, given.length) for own in tokens]))
+    )
+    optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3, weight_decay=0.01)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 2e-3, total_steps=given.steps)
+    for step in range(1, given.steps + 1):
+        rows = torch.randint(len(x), (32,))
+        logits = model(input_ids=x[rows]).logits
+        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), y[rows].flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        schedule.step()
+        if step % 100 == 0 or step == given.steps:
+            print(f"step {step}: perplexity {loss.exp():.1f}", flush=True)
+    model.save_pretrained(folder)
+    return model
+
+
+if __name__ == "__main__":
+    main()
