@@ -1,10 +1,12 @@
 """FLHetBench's cases and the Failure Trace Archive: who is online when, and how fast transfers are."""
 
 import json
+import runpy
 from pathlib import Path
 
 import numpy as np
 import pytest
+import scripts
 
 from fedtide.base.errors import SettingsError
 from traces import TRACES
@@ -60,6 +62,22 @@ def test_transfers_take_one_of_the_measurements(folder: Path) -> None:
     assert min(found[2].values()) > 40  # of 198
     both = bench(folder, download_bytes=1000.0, upload_bytes=1000.0).rates(5, there)[1]
     assert both.tolist() == (down.rates(5, there)[1] + up.rates(5, there)[1]).tolist()
+
+
+def test_metrics_of_heterogeneity_by_hand() -> None:
+    """All ten of ten clients are asked in each round: nothing is left to chance."""
+    script = runpy.run_path(str(scripts.ROOT / "experiments" / "heterogeneity.py"))
+    trace = TRACES["sessions"](10, 0, kind="always")
+
+    def rounds(*seconds: float) -> object:
+        times = np.resize(seconds, 10)
+        return script["Rounds"](trace, lambda t, there: times[there.client], 10, 0)
+
+    assert script["in_time"](rounds(120)) == 1
+    half = np.log1p(3000 * 5) / np.log1p(3000 * 10)  # of the clients are in time
+    assert script["in_time"](rounds(5, 121)) == pytest.approx(half)
+    assert script["until_done"](rounds(0)) == 1
+    assert script["until_done"](rounds(10, 10, 10, 10, 1000)) == pytest.approx((20 + 208) / 20)  # of 80 %
 
 
 def test_what_is_missing_is_said(folder: Path) -> None:

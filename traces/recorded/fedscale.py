@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from fedtide.base.download import download, obtaining
 from fedtide.base.errors import SettingsError
+from fedtide.base.files import open_regular
 from fedtide.base.numbers import exact
 from traces.files.documents import number, read_document
 from traces.recorded.log import (
@@ -86,8 +87,8 @@ def obtain(data_dir: Path) -> list[Path]:
         for name, sha256 in SHA256.items():
             paths.append(folder / name)
             download(f"{URL}/{name}", paths[-1], sha256)
-            with paths[-1].open("rb") as file:
-                if hashlib.file_digest(file, "sha256").hexdigest() != sha256:
+            with open_regular(paths[-1]) as file:
+                if hashlib.sha256(file.read()).hexdigest() != sha256:
                     raise ValueError(f"{name} is not FedScale's, remove it")
     return paths
 
