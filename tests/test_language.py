@@ -257,6 +257,7 @@ def test_what_is_wrong_is_one_line(place: Path, tmp_path: Path) -> None:
 
     text = spec(place, "gpt2")["task"]
     assert "there are no files *.txt in" in refused(task=text.replace("texts", "no"))
+    assert "there is no such folder" in refused(model=f"hf-lm:{place / 'nonesuch'}")
     assert "takes at most 17 tokens" in refused(task=text.replace("length=16", "length=18"))
     assert "it has adapters" in refused(model=_with(tmp_path / "a", place, "adapter_config.json", "{}"))
     custom = json.loads((place / "gpt2" / "config.json").read_text())

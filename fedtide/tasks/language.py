@@ -139,6 +139,7 @@ class Tokenizer:
         except ImportError:
             raise SettingsError(f"tokenizer {path}: transformers is not installed; {EXTRA}") from None
         try:
+            check_place(path)
             self._tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False)
             model = AutoConfig.from_pretrained(path, trust_remote_code=False)
             self.vocabulary = int(model.get_text_config().vocab_size)
@@ -151,6 +152,12 @@ class Tokenizer:
         found = self._tokenizer([*texts], verbose=False)["input_ids"] if texts else []
         ended = (own if end is None or own[-1:] == [end] else [*own, end] for own in found)
         return [np.array(own, np.int32) for own in ended]
+
+
+def check_place(path: str) -> None:
+    """Raise SettingsError for a folder that does not exist, and cannot be a name on the hub."""
+    if not Path(path).is_dir() and (path.startswith((".", "/", "~")) or path.count("/") > 1):
+        raise SettingsError("there is no such folder")
 
 
 def reason(error: Exception) -> str:

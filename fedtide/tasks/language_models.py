@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from fedtide.base.allowed import CountOrZero, Range, checked
 from fedtide.base.errors import SettingsError
-from fedtide.tasks.language import EXTRA, reason
+from fedtide.tasks.language import EXTRA, check_place, reason
 
 if TYPE_CHECKING:
     from torch import nn
@@ -75,6 +75,7 @@ def hf_lm(
     if not lora and (alpha or dropout or layers):
         raise SettingsError("model hf-lm: alpha, dropout and layers are of adapters: set lora, their rank")
     with quietly(where):
+        check_place(path)
         config = transformers.AutoConfig.from_pretrained(
             path, revision=revision or None, trust_remote_code=False
         )
