@@ -36,8 +36,9 @@ Shapes = tuple[tuple[int, ...], ...]
 def environment(settings: Settings, device: str) -> tuple[VirtualClients, Trace]:
     """Load the clients' data, model and trace, once per process."""
     federation = Federation.of(settings)
-    made = (federation.data, federation.model_builder(), settings.seed, device)
-    return VirtualClients(ClientEnvironment(*made, cohort=settings.cohort)), federation.trace
+    made = (federation.data, federation.model_builder(), settings.seed, device, settings.cohort)
+    clients = VirtualClients(ClientEnvironment(*made, precision=settings.precision))
+    return clients, federation.trace
 
 
 class TorchClient(FlexibleClient):
@@ -113,7 +114,8 @@ def local_clients(
     num_outputs, build = _matching(Federation.of(settings), data, shapes)
     data.check(int(np.prod(data.x.shape[1:])), num_outputs)
     divided = _of_one(settings, data, client, num_outputs)
-    return VirtualClients(ClientEnvironment(divided, build, settings.seed, device, settings.cohort))
+    made = (divided, build, settings.seed, device, settings.cohort)
+    return VirtualClients(ClientEnvironment(*made, precision=settings.precision))
 
 
 def _of_one(settings: Settings, data: LocalData, client: int, num_outputs: int) -> PartitionedData:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
+from clients.gradients.precision import BFLOAT16, computing
 from clients.gradients.random_layers import with_draws
 from fedtide.base.errors import SettingsError
 from fedtide.tasks import CROSS_ENTROPY, Criterion
@@ -132,14 +133,19 @@ class FlatModel:
     which are the last `num_buffers` of the tensors; `shapes` are those of all of them. Frozen weights, of
     which there are `num_frozen`, stay as the module has them, and so do the buffers of frozen parts, which
     are in evaluation mode at all times. Other buffers, such as counts, are not exchanged: every client starts
-    with those of the module as it was made. ValueError: the module has no weights that are trained, or
-    tensors of several types, or of one that NumPy lacks.
+    with those of the module as it was made. `precision` is that of the layers in training. ValueError: the
+    module has no weights that are trained, or tensors of several types, or of one that NumPy lacks or that
+    does not go with the precision.
     """
 
     def __init__(
-        self, module: nn.Module, device: str | torch.device = "cpu", criterion: Criterion = CROSS_ENTROPY
+        self,
+        module: nn.Module,
+        device: str | torch.device = "cpu",
+        criterion: Criterion = CROSS_ENTROPY,
+        precision: str = "float32",
     ) -> None:
-        self.module, self.criterion = module.to(device), criterion
+        self.module, self.criterion, self.precision = module.to(device), criterion, precision
         self.random = with_draws(module)
         sent, self.frozen_parts = exchanged(module), frozen_parts(module)
         trainable = [tensor for tensor in sent.values() if tensor.requires_grad]
@@ -164,6 +170,8 @@ class FlatModel:
             tensor.grad = part
         self.bind(self.vector)
         self.train()
+        if precision == BFLOAT16 and self.vector.dtype != torch.float32:
+            raise SettingsError(f"precision bfloat16 is for models of float32, not {self.vector.dtype}")
 
     @property
     def device(self) -> torch.device:
@@ -254,7 +262,9 @@ class FlatModel:
             self.bind(y)
         self._gradient.zero_()
         inputs, targets = examples
-        loss = self.criterion.mean(self.module(inputs), targets)
+        with computing(self.precision, self.device):
+            outputs = self.module(inputs)
+        loss = self.criterion.mean(outputs.to(self.vector.dtype), targets)
         drawn = self.random.calls
         loss.backward()  # type: ignore[no-untyped-call]
         if self.random.calls != drawn:

@@ -19,6 +19,7 @@ from torch.func import functional_call, grad_and_value, vmap
 from clients.draws import BatchIndices
 from clients.gradients.batches import Batch, CohortBatches
 from clients.gradients.flat import FlatModel, as_tensor, one_thread
+from clients.gradients.precision import BFLOAT16, computing
 from clients.gradients.proof import obstacle, prove
 from clients.rules.base import Change, Correction
 from clients.rules.vectors import subtract
@@ -33,8 +34,11 @@ class CohortOracle(ABC):
     """
 
     threads = 1
+    by_autograd = False  # whether the layers themselves compute, in any precision
 
     def __init__(self, model: FlatModel) -> None:
+        if model.precision == BFLOAT16 and not self.by_autograd:
+            raise SettingsError("it does not compute in bfloat16; use cohort loop or vmap")
         if reason := obstacle(model):
             raise SettingsError(f"{reason}; use cohort loop")
         self.model = model
@@ -122,6 +126,8 @@ class Vmap(CohortOracle):
     Padding would change what depends on a whole batch.
     """
 
+    by_autograd = True
+
     def __init__(self, model: FlatModel) -> None:
         super().__init__(model)
         frozen = {*model.frozen_parts}  # which treat each example alike
@@ -144,8 +150,9 @@ class Vmap(CohortOracle):
         """The mean loss of one client, whose frozen weights are those of the model."""
         self.model.random.begin(seed, self.model.device)
         parameters = dict(zip(self.model.names, self.model.views(y), strict=True))
-        outputs = functional_call(self.model.module, parameters, (x,))
-        return (self.model.criterion.losses(outputs, targets) * weights).sum()
+        with computing(self.model.precision, self.model.device):
+            outputs = functional_call(self.model.module, parameters, (x,))
+        return (self.model.criterion.losses(outputs.to(y.dtype), targets) * weights).sum()
 
 
 def update_norms(after: Tensor, before: Tensor) -> NDArray[np.float64]:

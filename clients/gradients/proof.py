@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from clients.draws import BatchIndices
 from clients.gradients.batches import Batch, CohortBatches
 from clients.gradients.flat import FlatModel, as_tensor, own_draws
+from clients.gradients.precision import BFLOAT16
 from clients.rules.base import Correction
 from fedtide.base.errors import SettingsError
 from fedtide.tasks import Examples
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 TOLERANCE = 1e-4  # of the norm of autograd's gradient
 ON_GPUS = 2e-2  # where convolutions may be computed with ten bits
+ROUNDED = 0.2  # where layers compute with eight
 STEP = 0.1  # of the weights' norm: rounding them is far below the tolerance
 FLAT = 0.1  # a gradient of a smaller norm may be mostly rounding, as where a model fits its examples
 
@@ -96,6 +98,8 @@ def prove(oracle: CohortOracle, examples: Examples, fused: bool = True) -> None:
     inputs, targets = (as_tensor(array).to(oracle.model.device) for array in examples)
     eps = torch.finfo(oracle.model.vector.dtype).eps
     tolerance = max(TOLERANCE if inputs.device.type == "cpu" else ON_GPUS, 50 * eps)
+    if oracle.model.precision == BFLOAT16:
+        tolerance = ROUNDED
     off = 0.0
     for part in (slice(None), slice(0, None, 2), slice(1, None, 2)):
         if not len(inputs[part]):

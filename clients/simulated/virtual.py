@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from clients.gradients.batches import DeviceData
 from clients.gradients.flat import FlatModel, as_tensor, one_thread, own_draws
 from clients.gradients.oracles import make_oracle
+from clients.gradients.precision import set_precision
 from clients.memory.handshake import Memory, open_memory
 from clients.memory.spill import Spilled
 from clients.rules.vectors import concatenate
@@ -92,6 +93,7 @@ class ClientEnvironment:
     cohort_size: int = 0  # how many clients train in one call; 0: chosen
     timeout: float = 0.0  # seconds for a call that trains or evaluates, then the process ends; 0: no limit
     proven: bool = False  # cohort and size are what `choose` has chosen in this process
+    precision: str = "float32"  # see `clients.gradients.precision`
 
 
 class VirtualClients:
@@ -105,7 +107,9 @@ class VirtualClients:
 
     def __init__(self, environment: ClientEnvironment) -> None:
         self.data, self.seed, self.timeout = environment.data, environment.seed, environment.timeout
-        self.model = FlatModel(environment.build_model(), environment.device, self.data.criterion)
+        set_precision(environment.precision, torch.device(environment.device))
+        of_model = (environment.device, self.data.criterion, environment.precision)
+        self.model = FlatModel(environment.build_model(), *of_model)
         self.oracle, self.limit = make_oracle(
             self.model, self.data, environment.cohort, environment.cohort_size, environment.proven
         )

@@ -167,6 +167,13 @@ class Settings:
     cohort: Literal["auto", "compiled", "stacked", "vmap", "compiled-chain", "chain", "loop"] = _setting(
         ENGINE, "auto", "how gradients are computed; auto: chosen by model and device", client=True
     )
+    precision: Literal["float32", "tf32", "bfloat16"] = _setting(
+        ENGINE,
+        "float32",
+        "how precisely layers compute in training: tf32 rounds what GPUs multiply to 10 bits, bfloat16 to 7; "
+        "weights and sums keep all of theirs",
+        client=True,
+    )
     cohort_size: CountOrZero = _setting(ENGINE, 0, "clients that train in one call; 0: chosen automatically")
     data_dir: str = _setting(OUTPUT, "data", "where data sets are downloaded to", client=True)
     run_dir: str = _setting(OUTPUT, "runs", "where the run folder is made")

@@ -29,9 +29,14 @@ class CentralTrainer:
     """
 
     def __init__(
-        self, data: FederatedData, build: Callable[[], nn.Module], seed: int, cohort: str = "auto"
+        self,
+        data: FederatedData,
+        build: Callable[[], nn.Module],
+        seed: int,
+        cohort: str = "auto",
+        precision: str = "float32",
     ) -> None:
-        self.data, self.seed, self.cohort = data, seed, cohort
+        self.data, self.seed, self.cohort, self.precision = data, seed, cohort, precision
         self._build = build
         self._union: tuple[bytes, Examples] | None = None
 
@@ -66,7 +71,7 @@ class CentralTrainer:
     @cached_property
     def oracle(self) -> CohortOracle:
         """Computes gradients; only a centralised strategy needs it."""
-        model = FlatModel(self._build(), criterion=self.data.criterion)
+        model = FlatModel(self._build(), criterion=self.data.criterion, precision=self.precision)
         return make_oracle(model, self.data, self.cohort)[0]
 
     def _draw(self, num_examples: int, batch_size: int, iterations: int, server_round: int) -> BatchIndices:

@@ -14,6 +14,7 @@ from torch import nn
 import strategies
 from clients.gradients.flat import FlatModel
 from clients.gradients.oracles import choose, may_gain_from_vmap
+from clients.gradients.precision import set_precision
 from clients.rules import rule_named
 from clients.simulated.evaluation import check_memory, check_outputs
 from clients.simulated.virtual import ClientEnvironment
@@ -93,6 +94,7 @@ class Experiment:
             self.settings.cohort_size,
             self.settings.client_timeout,
             self.proven,
+            self.settings.precision,
         )
 
 
@@ -134,7 +136,10 @@ def prepare(plan: Plan, tune: bool = True, observed: Callable[[], Trace] | None 
     module = _built(plan, build_model)
     dotted.expect("model", plan.model.name, module, nn.Module, "derive it from torch.nn.Module")
     device = client_device(settings)
-    model = FlatModel(module, device if torch.cuda.is_available() else "cpu", data.criterion)
+    here = device if torch.cuda.is_available() else "cpu"
+    if here == device:
+        set_precision(settings.precision, torch.device(device))
+    model = FlatModel(module, here, data.criterion, settings.precision)
     check_outputs(model, data)
     check_memory(model, data)
     arrays = model.arrays()
@@ -149,7 +154,9 @@ def prepare(plan: Plan, tune: bool = True, observed: Callable[[], Trace] | None 
     strategy = strategies.make(plan.strategy, initial, roster, evaluator, options=plan.options)
     _check_personal(settings, strategy)
     if isinstance(strategy, SequentialSGD):
-        strategy.trainer = CentralTrainer(data, build_model, settings.seed, settings.cohort)
+        strategy.trainer = CentralTrainer(
+            data, build_model, settings.seed, settings.cohort, settings.precision
+        )
     made = (plan, build_model, initial, trace, clock, strategy, evaluator, device)
     experiment = Experiment(*made, hint=advice(trace, settings), room=room)
     if tune:
