@@ -43,11 +43,8 @@ def output_of(script: str, *arguments: str | Path) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize(("script", "flags"), [("pivot", ()), ("swing", ("--rounds=2",))])
-def test_a_row_for_each_method_and_a_column_for_each_trace(
-    comparison: Path, script: str, flags: tuple[str, ...]
-) -> None:
-    done = run(script, comparison, *flags)
+def test_a_row_for_each_method_and_a_column_for_each_trace(comparison: Path) -> None:
+    done = run("swing", comparison, "--rounds=2")
     assert done.code == 0, done.err
     header, _, *rows = map(cells_of, done.out.splitlines())
     assert header == ["strategy", "always", "bernoulli:p=0.5"]
@@ -112,8 +109,7 @@ def test_a_setting_that_does_not_vary_is_read_from_the_runs(comparison: Path) ->
 
 
 def test_a_missing_folder_column_or_setting_is_named(comparison: Path, tmp_path: Path) -> None:
-    assert "nonesuch" in run("pivot", tmp_path / "nonesuch").err
-    assert "no column 'loss'; there are: " in run("pivot", comparison, "--value", "loss").err
+    assert "nonesuch" in run("swing", tmp_path / "nonesuch").err
     assert "has no setting 'batch'" in run("swing", comparison, "--across", "batch").err
 
 
