@@ -3,12 +3,14 @@
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import scripts
 from fakes import Rounds, make, play
 
+import fedtide
 import sim
 from fedtide.config import Settings
 
@@ -247,3 +249,22 @@ def test_a_limit_on_norms_keeps_a_broken_board_out(tmp_path: Path) -> None:
     plain, *protected = (float(row[2].split(",")[0]) for row in (plain, limited, *robust[:2]))
     assert plain < clean - 10
     assert min(protected) > clean - 3
+
+
+def test_best_rates(tmp_path: Path) -> None:
+    """Two methods on a trace, each at the better of two rates, beside the worse one."""
+    common: dict[str, Any] = {"task": "digits", "model": "logistic", "trace": ["always", "bernoulli:p=0.5"]}
+    common |= {"num_clients": 4, "num_rounds": 3, "report": "none", "num_workers": 1, "progress": False}
+    common |= {"strategy": ["fedavg", "mifa"], "run_dir": str(tmp_path)}
+    rates = ["learning-rate=0.001|0.1"]
+    tuned = fedtide.compare(seed=[0, 1], tune=rates, tune_trials=2, **common)
+    one = fedtide.compare(seed=0, learning_rate=0.001, **common)
+    done = run("best_rates", tuned.folder, "--one-rate", one.folder, "--csv", tmp_path / "all.csv")
+    assert done.code == 0, done.err
+    lines = done.out.splitlines()
+    assert [cell.strip() for cell in lines[0].split("|")[2:4]] == ["always", "bernoulli:p=0.5"]
+    assert "4 pairs of a method and a setting" in lines[-1]
+    assert "; 4 gain more than a point, 0 lose more than one." in lines[-1]
+    _, *rows = (tmp_path / "all.csv").read_text().splitlines()
+    assert [row.split(",")[5] for row in rows] == ["0.1"] * 4
+    assert float(rows[0].split(",")[3]) == pytest.approx(100 * tuned.rows[0].score.mean, abs=0.01)
