@@ -77,6 +77,8 @@ def test_the_index_of_methods_has_the_groups_of_list() -> None:
 def test_list_shows_defaults_and_what_is_allowed(shown: Any) -> None:
     assert shown["--option"][""][1] == [
         "outliers=refuse refuse | clip",
+        "max-lag=-1 at least -1",
+        "stop-late=false true | false",
         "departure=exclude exclude | include | auto",
         f"departure-constant={Options().departure_constant} positive",
     ]
