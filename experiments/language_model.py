@@ -1,9 +1,9 @@
-"""A small GPT that has read half of Shakespeare's plays, and the roles of the other half as texts.
+"""A small GPT that has read other texts, and the roles of Shakespeare's plays as texts of clients.
 
-    python experiments/language_model.py data lm       # reads data/shakespeare, writes lm
-    python sim.py --config experiments/language.toml   # in the folder with lm
+    python experiments/language_model.py data lm tweets.txt   # reads data/shakespeare, writes lm
+    python sim.py --config experiments/language.toml          # in the folder with lm
 
-The tokens are pairs of bytes (BPE), learnt from the first half. Roles with few tokens are left out.
+The tokens are pairs of bytes (BPE), learnt from what the model reads. Roles with few characters are left out.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import argparse
 import sys
 from pathlib import Path
 
-import numpy as np
 import torch
 from tokenizers import ByteLevelBPETokenizer
 from transformers import AutoModelForCausalLM, GPT2Config, PreTrainedTokenizerFast
@@ -30,6 +29,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("data_dir", type=Path, help="directory of the plays (shakespeare/*.xml in it)")
     parser.add_argument("folder", type=Path, help="where to write gpt and roles")
+    parser.add_argument("read", type=Path, help="what the model reads: a text, a line each")
     parser.add_argument("--steps", type=int, default=1500, help="of 32 blocks each (1500)")
     parser.add_argument("--length", type=int, default=64, help="tokens of a block (64)")
     parser.add_argument("--width", type=int, default=128, help="of the GPT's vectors (128)")
@@ -39,15 +39,13 @@ def main() -> None:
     given = parser.parse_args()
     torch.manual_seed(0)
     roles = read_plays(given.data_dir)
-    plays = np.random.default_rng(0).permutation(sorted({play for play, _ in roles})).tolist()
-    read, unread = plays[: len(plays) // 2], plays[len(plays) // 2 :]
     own = given.folder / "roles"
     own.mkdir(parents=True, exist_ok=True)
     for (play, role), lines in roles.items():
-        if play in unread and sum(map(len, lines)) >= given.least:
+        if sum(map(len, lines)) >= given.least:
             name = f"{role} in {play}".replace("/", " ")
             (own / f"{name}.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    texts = ["\n".join(lines) + "\n" for (play, _), lines in sorted(roles.items()) if play in read]
+    texts = given.read.read_text(encoding="utf-8").splitlines()
     model = pretrained(given.folder / "gpt", texts, given)
     print(f"{sum(p.numel() for p in model.parameters()):,} weights, {len([*own.iterdir()])} roles")
 
