@@ -280,6 +280,9 @@ def _divide(part: Part, registry: Mapping[str, Any], checked: Callable[..., Any]
 
 def _rounds(name: str, text: str) -> Any:
     try:
-        return parse_rounds(text)
+        rounds = parse_rounds(text)
     except ValueError as error:
         raise SettingsError(f"{name}: {error}") from None
+    if name == "departures" and (staying := [client for client, when in rounds.items() if when == NEVER]):
+        raise SettingsError(f"departures: client {staying[0]} departs never; leave it out")
+    return rounds

@@ -220,6 +220,7 @@ def test_unknown_names_list_the_known_ones(refused: Any, flag: str) -> None:
         # settings that do not go together
         ("--arrivals=3=40 --num-rounds=20", "client 3 .*round 40.* 20 rounds"),
         ("--arrivals=1=5 --departures=1=3", "client 1 departs in round 3 .*round 5"),
+        ("--departures=1=never", "departures: client 1 departs never; leave it out"),
         ("--trace=always+late --strategy=sequential-sgd", "sequential-sgd .*late"),
         ("--strategy=fedau:estimator=known --trace=pools", "use a trace that has them"),
         ("--initial-model=two-norm:V=0", "initial-model two-norm: V is 0; it must be at least 1"),

@@ -18,10 +18,11 @@ from clients.gradients import proof
 from clients.gradients.flat import FlatModel
 from clients.gradients.oracles import COHORTS, LARGEST, ORACLES, choose
 from clients.rules import RULES
+from clients.simulated.evaluation import check_outputs
 from clients.simulated.virtual import ClientEnvironment, VirtualClients
 from fedtide.base.allowed import options_of
 from fedtide.config import Settings
-from fedtide.tasks import Examples
+from fedtide.tasks import Examples, PartitionedData
 from fedtide.tasks.criteria import SquaredError
 from fedtide.tasks.models import MODELS
 
@@ -124,7 +125,12 @@ def test_an_oracle_refuses_models_that_it_does_not_support(cohort: str) -> None:
     [
         ("vmap", with_middle(nn.BatchNorm1d(6)), (6,), "has buffers"),
         ("vmap", with_middle(nn.BatchNorm1d(6, track_running_stats=False)), (6,), "batch normalization"),
-        ("vmap", with_middle(nn.AlphaDropout()), (6,), "cannot train the model: vmap: called random"),
+        (
+            "vmap",
+            with_middle(nn.AlphaDropout()),
+            (6,),
+            "cannot train the model: it draws from PyTorch's generator",
+        ),
         ("vmap", with_middle(Centred()), (6,), "mixes the examples of a batch"),
         ("compiled-chain", image(nn.Conv2d(3, 2, 3), size=72), IMAGE, "3 channels gets images of 1"),
         ("compiled-chain", image(nn.Conv2d(1, 2, 9)), IMAGE, "cannot train the model"),
@@ -271,3 +277,12 @@ def test_clients_on_other_machines() -> None:
     assert "pip install numba, or use cohort chain" in second
     if torch.backends.mkl.is_available():
         assert products == "1"
+
+
+def test_a_model_that_changes_its_inputs_is_refused() -> None:
+    """Rules compute several gradients of one batch, of which the second would be of another one."""
+    x, y = np.random.default_rng(0).normal(size=(8, 6)).astype(np.float32), np.arange(8) % 3
+    data = PartitionedData.divide((x, y), (x, y), 3, [np.arange(8)], 0.0, 0)
+    model = FlatModel(nn.Sequential(nn.ReLU(inplace=True), nn.Linear(6, 3)))
+    with pytest.raises(ValueError, match="it changes its inputs, as a first layer with inplace=True does"):
+        check_outputs(model, data)

@@ -1,6 +1,7 @@
 """The score of a run: which evaluations it is the mean of."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -10,7 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fedtide
+from fedtide.comparison.results import cost_to_reach
 from fedtide.config import Settings
+from fedtide.config.target import Target
 from fedtide.engine.read_run import Run
 from fedtide.engine.score import advice, cycle_of, score
 from fedtide.plan import Plan
@@ -27,9 +30,10 @@ def test_it_is_the_mean_of_the_last_cycle_or_the_last_tenth(
     """Of each evaluation as if it were the last one."""
     values = data.draw(st.lists(st.floats(0, 1), min_size=len(rounds), max_size=len(rounds)))
     for last, now in enumerate(rounds):
-        length = cycle if 0 < 2 * cycle <= now else now / 10
-        inside = [v for t, v in zip(rounds[: last + 1], values, strict=False) if t > now - length]
-        assert score(rounds, values, cycle, last) == pytest.approx(fmean(inside or [values[last]]))
+        begin = now - (cycle or now / 10)
+        inside = [v for t, v in zip(rounds[: last + 1], values, strict=False) if t > begin]
+        expected = math.nan if now < cycle else fmean(inside or [values[last]])
+        assert score(rounds, values, cycle, last) == pytest.approx(expected, nan_ok=True)
 
 
 @pytest.mark.parametrize(
@@ -52,7 +56,38 @@ def test_it_is_the_mean_of_the_last_cycle_or_the_last_tenth(
 )
 def test_after_what_traces_repeat(trace: str, cycle: float) -> None:
     """In rounds or, with a clock, in virtual seconds."""
-    assert cycle_of(Plan.of(Settings(trace=trace, num_clients=10)).trace) == pytest.approx(cycle)
+    settings = Settings(trace=trace, num_clients=10, num_rounds=10_000)
+    assert cycle_of(Plan.of(settings).trace, settings) == pytest.approx(cycle)
+    for short in (replace(settings, num_rounds=7), replace(settings, round_ends=3)):
+        assert cycle_of(Plan.of(settings).trace, short) == 0
+    late = replace(settings, round_ends=3, until=1e6)
+    assert cycle_of(Plan.of(settings).trace, late) == pytest.approx(cycle)
+
+
+@pytest.mark.parametrize("repeats", [math.nan, math.inf, -3, "x"])
+def test_a_trace_that_says_nonsense_is_refused(repeats: Any) -> None:
+    trace = Plan.of(Settings(trace="always", num_clients=4)).trace
+    wrong = type("Odd", (type(trace),), {"repeats_after": repeats}, name="odd")(4, 0)
+    with pytest.raises(ValueError, match=r"^trace odd: repeats_after is .*; it must be a finite number"):
+        cycle_of(wrong, Settings())
+
+
+def test_nothing_is_judged_before_the_first_cycle_is_over(tmp_path: Path) -> None:
+    """The shift that is online reaches more, and then gets no better, than all do."""
+    common: dict[str, Any] = {"task": "digits", "model": "logistic", "partition": "label:order=sorted"}
+    common |= {"num_clients": 10, "trace": "diurnal:period=20,groups=2", "num_rounds": 200}
+    common |= {"strategy": "fedavg", "engine": "inline", "report": "none", "progress": False}
+    whole = fedtide.run(run_dir=str(tmp_path), **common)
+    means = [fmean(r["accuracy"] for r in whole.records[t - 39 : t + 1]) for t in range(40, 201)]
+    reached = 40 + next(t for t, mean in enumerate(means) if mean >= 0.6)
+    assert max(r["accuracy"] for r in whole.records[:20]) > 0.2
+    stopped = fedtide.run(run_dir=str(tmp_path), stop_at="accuracy=0.6", **common)
+    target = Target.parse("0.6", "reach", needs_name=False)
+    cost = cost_to_reach(whole, target)
+    assert cost
+    assert stopped.last_round == cost.rounds == reached
+    patient = fedtide.run(run_dir=str(tmp_path), patience=10, **common)
+    assert patient.last_round > 50
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,8 @@ from clients.rules.vectors import subtract
 from fedtide.base.errors import SettingsError
 from fedtide.tasks import Examples
 
+DRAWS = "it draws from PyTorch's generator, other than by layers such as nn.Dropout"
+
 
 class CohortOracle(ABC):
     """Gradients of the mean losses of A clients; fused steps are done for `threads` clients at a time.
@@ -55,7 +57,8 @@ class CohortOracle(ABC):
         except torch.OutOfMemoryError:
             raise  # which says nothing about the model
         except (RuntimeError, ValueError, IndexError, TypeError) as error:
-            raise error if isinstance(error, SettingsError) else ValueError(str(error)) from None
+            said = DRAWS if "randomness" in str(error) else str(error)
+            raise error if isinstance(error, SettingsError) else ValueError(said) from None
 
     def fuses_steps(self, indices: BatchIndices, corrected: bool = False) -> bool:
         """Decide whether `run_fused` does all steps of a client; `corrected`: with a correction."""

@@ -57,8 +57,13 @@ def check_outputs(model: FlatModel, data: FederatedData) -> None:
     try:
         for prepare in (model.module.eval, model.train):  # some return more in training
             prepare()
+            x = as_tensor(examples[0]).to(model.device, copy=True)
+            x -= int(x.is_floating_point())  # a ReLU in place would leave zeros as they are
+            before = x.clone()
             with torch.no_grad(), own_draws(model.device):
-                outputs = model.module(as_tensor(examples[0]).to(model.device))
+                outputs = model.module(x)
+            if not torch.equal(x, before):
+                raise SettingsError("it changes its inputs, as a first layer with inplace=True does")
             if not isinstance(outputs, Tensor):
                 kind = type(outputs).__name__
                 raise SettingsError(f"it returns a {kind}, where its forward has to return one tensor")

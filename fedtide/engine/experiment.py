@@ -28,7 +28,7 @@ from fedtide.engine.choice import fastest_engine
 from fedtide.engine.evaluation import GlobalEvaluator
 from fedtide.engine.event_clock import Clock, make_clock
 from fedtide.engine.memory_check import check_fits, check_round, check_steps
-from fedtide.engine.score import advice
+from fedtide.engine.score import advice, cycle_of
 from fedtide.engine.stopping import StoppingRule
 from fedtide.engine.transports.base import Transport
 from fedtide.engine.transports.late import timed
@@ -124,6 +124,7 @@ def prepare(plan: Plan, tune: bool = True, observed: Callable[[], Trace] | None 
         raise SettingsError(
             f"trace {settings.trace}: strategy {settings.strategy} has no use for late replies"
         )
+    cycle_of(trace, settings)  # refuses what a trace of the user's own says
     clock = make_clock(trace, settings.round_ends if observed is None else 0)
     if clock.seconds(1) is None:
         _check_unused(settings)

@@ -174,7 +174,8 @@ class Run:
         """Return the score of a value, by default the task's metric; NaN if there is none.
 
         That is its mean over the last cycle of the trace, or over the last tenth of the run if the trace has
-        no cycle or the run is shorter than two; NaN: it was no number in one of these evaluations.
+        no cycle or the run was to be shorter than two; NaN: it was no number in one of these evaluations, or
+        the run has ended before the first cycle.
         """
         return next(self.scores(key or self.metric.key), (0, math.nan))[1]
 

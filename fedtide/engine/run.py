@@ -123,7 +123,8 @@ def drive(
             checkpoints = Checkpointing(experiment.strategy, transport, folder, settings, console)
             before, model = checkpoints.resume(), experiment.strategy.model
             run = LoggedRun(folder.path.name, folder.path, folder.path.parent, after=before.round)
-            rule = StoppingRule(settings, experiment.metrics, before.seconds, cycle_of(experiment.trace))
+            cycle = cycle_of(experiment.trace, settings)
+            rule = StoppingRule(settings, experiment.metrics, before.seconds, cycle)
             keeping = KeptWeights(folder, settings.keep_weights, lambda: model(server.parameters))
             counting = experiment.evaluator.times_active
             observers = [state, rule, counting, folder, *watch(run), keeping, checkpoints]
@@ -264,7 +265,7 @@ def _summary(experiment: Experiment, folder: RunFolder, ended: _State) -> dict[s
             **({"frozen_weights": model.num_frozen} if model.num_frozen else {}),
             **({} if ended.failure else _state_bytes(experiment.strategy)),
             "seconds": round(ended.seconds, 3),
-            "cycle": cycle_of(experiment.trace),
+            "cycle": cycle_of(experiment.trace, settings),
             "metrics": [metric._asdict() | {"name": metric.key} for metric in metrics],
             "final": {
                 **{metric.key: last.get(metric.key) for metric in metrics},

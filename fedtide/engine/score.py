@@ -11,6 +11,7 @@ import statistics
 from bisect import bisect_right
 from collections.abc import Sequence
 
+from fedtide.base.errors import SettingsError
 from fedtide.base.wording import count
 from fedtide.config import Settings
 from traces import Trace
@@ -22,7 +23,7 @@ PART = 10  # of a run without cycles, of which the last is judged
 
 
 def score(at: Sequence[float], values: Sequence[float], cycle: float, last: int = -1) -> float:
-    """Return the mean of an evaluation and those before it; NaN if one of them is not a number.
+    """Return the mean of an evaluation and those before it.
 
     Parameters
     ----------
@@ -31,20 +32,38 @@ def score(at: Sequence[float], values: Sequence[float], cycle: float, last: int 
     values
         The values of the evaluations, at least one.
     cycle
-        After how many rounds or seconds participation repeats; 0: it does not.
+        As of `cycle_of`.
     last
         Which evaluation the score is of.
+
+    Returns
+    -------
+    float
+        The score; NaN if a value is not a number, or the first cycle is not over.
     """
     now, end = at[last], range(len(at))[last]
-    length = cycle if 0 < CYCLES * cycle <= now else now / PART
-    begin = min(bisect_right(at, now - length), end)  # before training, there is one value
+    if now < cycle:
+        return math.nan
+    begin = min(bisect_right(at, now - (cycle or now / PART)), end)  # before training, there is one value
     return statistics.fmean(values[begin : end + 1])
 
 
-def cycle_of(trace: Trace) -> float:
-    """Return after how many rounds participation repeats, or virtual seconds of a clock; 0: it does not."""
+def cycle_of(trace: Trace, settings: Settings) -> float:
+    """Return over how many rounds, or virtual seconds of a clock, scores are means; 0: over the last tenth.
+
+    That is after how many participation repeats, if the run is to have two such cycles. SettingsError: the
+    trace is the user's own, and says something else.
+    """
+    repeats = trace.repeats_after
+    if not isinstance(repeats, int | float) or not 0 <= repeats < math.inf:
+        advice = "must be a finite number of rounds, at least 0"
+        raise SettingsError(f"trace {trace.name}: repeats_after is {repeats!r}; it {advice}")
     end = trace.ends(1)
-    return trace.repeats_after if end is None else trace.repeats_after * end / SECOND
+    unit = 1.0 if end is None else end / SECOND
+    planned = 0.0 if settings.round_ends else settings.num_rounds * unit
+    if settings.until:
+        planned = min(planned or settings.until, settings.until)
+    return repeats * unit if CYCLES * repeats * unit <= planned else 0.0
 
 
 def advice(trace: Trace, settings: Settings) -> str:

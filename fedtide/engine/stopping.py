@@ -53,7 +53,7 @@ class StoppingRule(Observer):
     spent
         Wall-clock seconds of the run before it was resumed.
     cycle
-        As of `score`, which is what has to reach the value, or to improve.
+        As of `score`, which is what has to reach the value or to improve, from the end of the first cycle on.
 
     Attributes
     ----------
@@ -113,6 +113,8 @@ class StoppingRule(Observer):
         """Take a value; None and NaN are no improvement."""
         self._at.append(server_round if self._now is None else self._now)
         self._values.append(math.nan if found is None else float(found))
+        if self._at[-1] < self.cycle:
+            return  # there is no score before the first cycle is over
         value, metric = score(self._at, self._values, self.cycle), self.measured
         if math.isnan(self._best) or (metric.reaches(value, self._best) and value != self._best):
             self._best, self._best_round, self._without = value, server_round, 0

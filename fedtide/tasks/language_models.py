@@ -79,7 +79,7 @@ def hf_lm(
         config = transformers.AutoConfig.from_pretrained(
             path, revision=revision or None, trust_remote_code=False
         )
-        _check(where, config, input_shape[0], num_outputs)
+        _check(config, input_shape[0], num_outputs)
         model = _loaded(path, revision, config)
         if lora:
             adapters = peft.LoraConfig(
@@ -94,16 +94,16 @@ def hf_lm(
     return LanguageModel(model)
 
 
-def _check(where: str, config: Any, length: int, vocabulary: int) -> None:
+def _check(config: Any, length: int, vocabulary: int) -> None:
     """Raise SettingsError if a model of this kind does not suit blocks of so many tokens."""
     known = config.get_text_config()
     if known.vocab_size != vocabulary:
         raise SettingsError(
-            f"{where} has {known.vocab_size:,} tokens, and the task {vocabulary:,}: name it as its tokenizer"
+            f"it has {known.vocab_size:,} tokens, and the task {vocabulary:,}: name it as its tokenizer"
         )
     most = getattr(known, "max_position_embeddings", None)
     if most and length > most:
-        raise SettingsError(f"{where} takes at most {most:,} tokens; set length={most} or less in the task")
+        raise SettingsError(f"it takes at most {most:,} tokens; set length={most} or less in the task")
 
 
 def _loaded(path: str, revision: str, config: Any) -> Any:

@@ -35,7 +35,7 @@ class Recording(TimedTrace):
     cost
         Work per step relative to the recording (larger for a larger model): every speed is divided by it.
     upload_bytes, download_bytes
-        Size of a reply, and of the model that comes with a task: 4 bytes for each weight. Either takes no
+        Sizes of a reply, and of the model that comes with a task; M weights have 4 M bytes. Either takes no
         time where the recording has no rate for that direction.
     by_name
         Whether devices are the clients of the same names, where the data name their clients.
