@@ -81,7 +81,7 @@ def test_registered_factories(registry: dict[str, Any]) -> None:
         assert (factory.__doc__ or "").splitlines()[0].endswith(".")
         parameters = inspect.signature(factory).parameters.values()
         given = [p for p in parameters if p.kind is not p.KEYWORD_ONLY]
-        from_data = [p for p in parameters if p.name in ("label_shares", "client_names")]
+        from_data = [p for p in parameters if p.name in ("label_shares", "client_names", "absent")]
         options = options_of(factory)
         assert len(options) + len(given) + len(from_data) == len(parameters)
         needed: dict[str, Any] = {o.parameter: "x" for o in options.values() if o.default is REQUIRED}

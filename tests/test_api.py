@@ -181,8 +181,8 @@ def test_methods_given_as_objects_keep_their_names(capsys: pytest.CaptureFixture
     with pytest.raises(fedtide.SettingsError, match="strategy: several of Slowed have the same name"):
         fedtide.compare(strategy=[slow, slower], num_workers=1, **SMALL)
     other = fedtide.compare(strategy=["fedavg", slower], num_workers=1, run_dir="others", **SMALL)
-    assert other.rows[0].final == table.rows[0].final
-    assert other.rows[1].final.mean < table.rows[1].final.mean
+    assert other.rows[0].score == table.rows[0].score
+    assert other.rows[1].score.mean < table.rows[1].score.mean
     assert report([str(table.folder), str(other.folder)]) == 2
     assert "these runs have several versions of Slowed: report one at a time" in capsys.readouterr().err
 
@@ -232,7 +232,7 @@ def test_a_comparison() -> None:
     given = {"strategy": ["fedavg", Halved], "seed": [0, 1], "num_workers": 1, **SMALL}
     table = fedtide.compare(reach=0.5, **given)
     assert [len(row.runs) for row in table.rows] == [2, 2]
-    assert table.frame["accuracy"].tolist() == [row.final.mean for row in table.rows]
+    assert table.frame["accuracy"].tolist() == [row.score.mean for row in table.rows]
     assert table._repr_html_().count("data:image/svg+xml") == 1
     again, read = fedtide.compare(reach=0.5, **given), fedtide.load(table.folder)
     assert isinstance(read, fedtide.Comparison)

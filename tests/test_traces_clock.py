@@ -81,6 +81,8 @@ def test_golden_timelines(golden, log):
     now = 0.0
     for t, r in enumerate(rounds, start=1):
         begin, end = seen.membership.window(t)
+        for k, *_ in r.get("stopped", []):
+            del at_work[k]
         if not at_work:
             moments = clock.next_online(np.maximum(begin, micro(now)))
             now = moments[moments < end].min() / 1e6
@@ -100,7 +102,8 @@ def test_golden_timelines(golden, log):
             if (k, t) in ends:
                 assert found == [*ends[k, t]]
             else:
-                assert found[0] > rounds[-1]["end"] or any([k, t] in x.get("cancelled", []) for x in rounds)
+                ended = [e[:2] for x in rounds for why in ("cancelled", "stopped") for e in x.get(why, [])]
+                assert found[0] > rounds[-1]["end"] or [k, t] in ended
         now = r["end"]
         cancelled = {k for k, _ in r.get("cancelled", [])}
         at_work = {k: until for k, until in at_work.items() if until > now and k not in cancelled}
