@@ -20,6 +20,7 @@ from clients.draws import BatchIndices
 from clients.gradients.batches import CohortBatches
 from clients.gradients.flat import FlatModel
 from clients.gradients.oracles import ORACLES
+from clients.simulated.evaluation import check_outputs
 from fedtide.api.export import FOLDERS, main
 from fedtide.base.errors import SettingsError
 from fedtide.base.sources import _files_of
@@ -306,3 +307,10 @@ def test_the_vectors_of_many_clients_are_said_before_the_run() -> None:
     assert check_round(10, adapters, 0, kept=False, table=(0, 1000 * adapters)).startswith(
         "the vectors of all clients will take 3.2 GB"
     )
+
+
+def test_a_model_that_predicts_once_for_a_text_is_refused(place: Path) -> None:
+    found = Federation.of(Settings(num_clients=4, **spec(place, "gpt2", 2) | {"model": "lstm"}))
+    model = FlatModel(found.model_builder()(), criterion=found.data.criterion)
+    with pytest.raises(SettingsError, match="16 positions; take a model of sequences, such as hf-lm"):
+        check_outputs(model, found.data)

@@ -71,6 +71,11 @@ def check_outputs(model: FlatModel, data: FederatedData) -> None:
             if len(outputs) != 2 or width != data.num_outputs:
                 raise SettingsError(f"it returns shape {tuple(outputs.shape)} for 2 examples")
         targets, criterion = as_tensor(examples[1]).to(model.device), data.criterion
+        if targets.dim() == outputs.dim() == 2 and targets.shape != outputs.shape:
+            raise SettingsError(
+                f"it predicts once for each example, and the task has {targets.shape[1]} positions; take "
+                "a model of sequences, such as hf-lm"
+            )
         functions = {"losses": criterion.losses, "scores": criterion.scores}
         shapes = {name: np.shape(function(outputs, targets)) for name, function in functions.items()}
         if all(shape == (2,) for shape in shapes.values()):
