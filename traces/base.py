@@ -39,8 +39,8 @@ NEVER = 1 << 61  # later than all that happens; the sum of two is an int64
 SECOND = 1_000_000
 
 Role = Literal["clock", "rounds", "speeds", "loss", "members", "filter", "run"]
-_GAMMA = np.uint64(0x9E3779B97F4A7C15)  # SplitMix64
-_MIXING = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
+GAMMA = 0x9E3779B97F4A7C15  # of SplitMix64, and shifts and factors of its two steps
+MIXING = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
 _RENAMED = {"late": "delay", "seconds": "ends (in microseconds)"}
 
 
@@ -166,14 +166,14 @@ class Draws:
 
     def uniform(self, clients: NDArray[np.intp], numbers: NDArray[np.int64]) -> NDArray[np.float64]:
         """Return one draw for each pair of a client and a number from 0 on, from 0 to 1, both excluded."""
-        start = _mixed(self._key + clients.astype(np.uint64) * _GAMMA)
-        bits = _mixed(start + numbers.astype(np.uint64) * _GAMMA)
+        start = _mixed(self._key + clients.astype(np.uint64) * np.uint64(GAMMA))
+        bits = _mixed(start + numbers.astype(np.uint64) * np.uint64(GAMMA))
         return ((bits >> np.uint64(12)) + 0.5) / 2**52
 
 
 def _mixed(z: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """Return SplitMix64's outputs for some states."""
-    for shift, factor in _MIXING:
+    for shift, factor in MIXING:
         z = (z ^ (z >> np.uint64(shift))) * np.uint64(factor)
     return z ^ (z >> np.uint64(31))
 

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, TypeGuard
+from typing import TypeGuard
 
 import torch
 from torch import Tensor, nn
 
-_GAMMA, _MIXING = 0x9E3779B97F4A7C15, ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))  # SplitMix64
+from traces.base import GAMMA, MIXING
+
 _LANES, _BITS = 4, 16  # numbers of a mask that come from one output, and bits of each
 _FEATURES = {nn.Dropout1d: 3, nn.Dropout2d: 4, nn.Dropout3d: 5}  # dimensions of a batch; whole channels
 
@@ -46,8 +47,8 @@ class Draws:
         """Draw what is not dropped with probability `p`: booleans of this shape, for each seed."""
         assert self.seed is not None
         self.calls += 1
-        key = _mixed(self.seed + _signed(self.calls * _GAMMA))[..., None]
-        counters = torch.arange(-(-math.prod(shape) // _LANES), device=self.seed.device) * _signed(_GAMMA)
+        key = _mixed(self.seed + _signed(self.calls * GAMMA))[..., None]
+        counters = torch.arange(-(-math.prod(shape) // _LANES), device=self.seed.device) * _signed(GAMMA)
         bits = _mixed(key + counters)
         lanes = torch.stack([_shifted(bits, _BITS * lane) & (2**_BITS - 1) for lane in range(_LANES)], -1)
         drawn = lanes.flatten(-2)[..., : math.prod(shape)].view(*self.seed.shape, *shape)
@@ -110,7 +111,7 @@ def _is_stochastic_depth(kind: type) -> bool:
 
 def _mixed(z: Tensor) -> Tensor:
     """Return SplitMix64's outputs for some states; int64 stands for its unsigned integers."""
-    for shift, factor in _MIXING:
+    for shift, factor in MIXING:
         z = (z ^ _shifted(z, shift)) * _signed(factor)
     return z ^ _shifted(z, 31)
 
@@ -120,5 +121,5 @@ def _shifted(z: Tensor, shift: int) -> Tensor:
     return (z >> shift) & (2 ** (64 - shift) - 1) if shift else z
 
 
-def _signed(value: Any) -> int:
-    return (value + 2**63) % 2**64 - 2**63  # type: ignore[no-any-return]
+def _signed(value: int) -> int:
+    return (value + 2**63) % 2**64 - 2**63
