@@ -26,6 +26,10 @@ class Batch(NamedTuple):
     lengths: NDArray[np.intp]  # (A,), the number n of each client's examples
     seeds: Sequence[int] | None = None  # of what each client's model draws; None: it draws nothing
 
+    def seed(self, k: int) -> int | None:
+        """Return the seed of a client, if there are any."""
+        return self.seeds[k] if self.seeds else None
+
 
 class CohortBatches:
     """The batches of K clients; the inputs of each step are gathered only when it is done.

@@ -248,7 +248,7 @@ class Chain(CohortOracle):
     def _backpropagate(self, params: list[list[Tensor]], batch: Batch, k: int) -> Tensor:
         """Do both passes of client k, after which the layers have their gradients; return the loss."""
         n = batch.lengths[k]
-        self.model.random.begin(batch.seeds[k] if batch.seeds else None, self.model.device)
+        self.model.random.begin(batch.seed(k), self.model.device)
         x = self.arranged(batch.inputs[k, :n])
         for layer, tensors in zip(self.layers, params, strict=True):
             x = layer.forward(x, tensors)

@@ -118,9 +118,9 @@ class Loop(CohortOracle):
         return gradients, losses
 
     def _begin(self, batch: Batch, k: int) -> None:
-        if batch.seeds is not None:
-            self.model.generator.manual_seed(batch.seeds[k])
-            self.model.random.begin(batch.seeds[k], self.model.device)
+        if (seed := batch.seed(k)) is not None:
+            self.model.generator.manual_seed(seed)
+            self.model.random.begin(seed, self.model.device)
 
 
 class Vmap(CohortOracle):

@@ -153,6 +153,6 @@ def _by_autograd(model: FlatModel, y: Tensor, batch: Batch) -> Tensor:
     """Return the gradients at weights `y` of clients, one after the other."""
     gradients = []
     for k, n in enumerate(batch.lengths):
-        model.random.begin(batch.seeds[k] if batch.seeds else None, model.device)
+        model.random.begin(batch.seed(k), model.device)
         gradients.append(model.gradient(y[k], (batch.inputs[k, :n], batch.targets[k, :n]))[0].clone())
     return torch.stack(gradients)

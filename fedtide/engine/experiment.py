@@ -75,6 +75,11 @@ class Experiment:
         return self.plan.metrics
 
     @property
+    def cycle(self) -> float:
+        """Over what scores are means, see `cycle_of`."""
+        return cycle_of(self.trace, self.settings)
+
+    @property
     def client_names(self) -> tuple[str, ...]:
         """The names of the clients, which trace and data agree on; () if they have none."""
         return self.trace.devices or client_names(self.data)

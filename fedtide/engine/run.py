@@ -31,7 +31,6 @@ from fedtide.engine.interrupts import Stopped, deferring, stopping_on_interrupt
 from fedtide.engine.observers import LoggedRun, Observer, observing
 from fedtide.engine.run_files import records_in
 from fedtide.engine.run_folder import FolderLost, KeptWeights, RunFolder, finite, weights_sha256
-from fedtide.engine.score import cycle_of
 from fedtide.engine.server import RoundServer
 from fedtide.engine.stopping import StoppingRule, slow_evaluation
 from fedtide.engine.transports.base import EngineLost, Transport
@@ -123,8 +122,7 @@ def drive(
             checkpoints = Checkpointing(experiment.strategy, transport, folder, settings, console)
             before, model = checkpoints.resume(), experiment.strategy.model
             run = LoggedRun(folder.path.name, folder.path, folder.path.parent, after=before.round)
-            cycle = cycle_of(experiment.trace, settings)
-            rule = StoppingRule(settings, experiment.metrics, before.seconds, cycle)
+            rule = StoppingRule(settings, experiment.metrics, before.seconds, experiment.cycle)
             keeping = KeptWeights(folder, settings.keep_weights, lambda: model(server.parameters))
             counting = experiment.evaluator.times_active
             observers = [state, rule, counting, folder, *watch(run), keeping, checkpoints]
@@ -265,7 +263,7 @@ def _summary(experiment: Experiment, folder: RunFolder, ended: _State) -> dict[s
             **({"frozen_weights": model.num_frozen} if model.num_frozen else {}),
             **({} if ended.failure else _state_bytes(experiment.strategy)),
             "seconds": round(ended.seconds, 3),
-            "cycle": cycle_of(experiment.trace, settings),
+            "cycle": experiment.cycle,
             "metrics": [metric._asdict() | {"name": metric.key} for metric in metrics],
             "final": {
                 **{metric.key: last.get(metric.key) for metric in metrics},
