@@ -7,8 +7,10 @@ not return. So this is checked before each use of the object store.
 
 from __future__ import annotations
 
+import atexit
 import os
 import socket
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -56,6 +58,7 @@ class Liveness:
             while not connection.is_open():
                 if time.monotonic() >= until:
                     self.patience = 0.0  # spent: Ray's own patience ends soon, and this process with it
+                    atexit.register(_end_without_ray)
                     raise EngineLost(f"Ray's {name} has died, see the logs in {_logs()}")
                 time.sleep(1)
 
@@ -94,6 +97,13 @@ class _Connection:
         made = socket.create_connection(self._address, timeout=5)
         made.setblocking(False)
         return made
+
+
+def _end_without_ray() -> None:
+    """End this process as Ray would, before Ray's own shutdown: it waits for the dead, or crashes."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(1)
 
 
 def engine_lost(error: RayError) -> EngineLost | None:
