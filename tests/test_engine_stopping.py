@@ -11,6 +11,7 @@ from fedtide.config import Settings
 from fedtide.engine.read_run import read_run
 from fedtide.engine.run_files import records_in
 from fedtide.engine.stopping import StoppingRule, slow_evaluation
+from fedtide.plan import Plan
 from fedtide.runs import outcome
 from fedtide.tasks import ACCURACY, Metric
 
@@ -37,7 +38,27 @@ def stopped_in(rule: StoppingRule, key: str, values: list[float | None]) -> int 
     ],
 )
 def test_advice_where_evaluation_takes_most_of_the_time(seconds: dict[str, float], said: bool) -> None:
-    assert ("--evaluate-every 50" in slow_evaluation(seconds, 5)) == said
+    settings = Settings(evaluate_every=5, num_clients=4, trace="always")
+    assert ("--evaluate-every 50" in slow_evaluation(seconds, settings, Plan.of(settings).trace)) == said
+
+
+@pytest.mark.parametrize(
+    ("settings", "advised"),
+    [
+        ({"trace": "bernoulli:p=0.3", "evaluate_every": 1}, "--evaluate-every 10"),
+        ({"trace": "periodic:period=50", "evaluate_every": 1}, "--evaluate-every 9"),
+        ({"trace": "periodic:period=50", "evaluate_every": 9}, ""),  # five in a cycle
+        ({"trace": "periodic:period=50", "num_rounds": 99}, "--evaluate-every 10"),
+        ({"trace": "phones", "round_ends": 3}, "--evaluate-every 10"),
+        ({"trace": "phones", "evaluate_seconds": 600.0, "round_ends": 3}, "--evaluate-seconds 6000"),
+        ({"trace": "phones", "evaluate_seconds": 3000.0}, "--evaluate-seconds 17280"),
+    ],
+)
+def test_rarer_evaluations_still_cover_a_cycle_evenly(settings: Any, advised: str) -> None:
+    made = Settings(**{"num_clients": 10, "num_rounds": 300} | settings)
+    said = slow_evaluation({"evaluate": 40.0}, made, Plan.of(made).trace)
+    assert said.endswith(advised)
+    assert bool(said) == bool(advised)
 
 
 def test_a_target_is_reached_in_an_evaluation_that_is_due() -> None:

@@ -179,7 +179,7 @@ def drive(
                 say(console, f"the run has failed: {error}")
     if summary["no_reply_counted"] and "failed" not in summary:
         console.print("no reply ever counted: metrics.jsonl names the reasons")
-    if slow := slow_evaluation(state.phases, settings.evaluate_every):
+    if slow := slow_evaluation(state.phases, settings, experiment.trace):
         say(console, slow)
     if state.defect:
         raise state.defect
@@ -248,7 +248,7 @@ def _train(server: RoundServer, num_rounds: int, before: Position) -> tuple[Exce
 
 def _summary(experiment: Experiment, folder: RunFolder, ended: _State) -> dict[str, Any]:
     settings, last, metrics = experiment.settings, ended.last, experiment.metrics
-    slow = slow_evaluation(ended.phases, settings.evaluate_every)
+    slow = slow_evaluation(ended.phases, settings, experiment.trace)
     measured = [key.format(metrics[0].key) for key in FINAL]
     model = experiment.evaluator.model
     summary: dict[str, Any] = finite(

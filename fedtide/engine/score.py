@@ -84,9 +84,16 @@ def advice(trace: Trace, settings: Settings) -> str:
     is_even = math.gcd(every, cycle) == 1 or has_clock
     if every == 1 or is_short or (is_even and FEWEST * every <= cycle):
         return ""
-    most = max(1, min(every, cycle // FEWEST))
-    better = next(other for other in range(most, 0, -1) if math.gcd(other, cycle) == 1)
     return (
         f"evaluate-every {every} does not cover the trace's cycle of {count(cycle, 'round')} evenly: "
-        f"try --evaluate-every {better}"
+        f"try --evaluate-every {longest_interval(trace, settings, every)}"
     )
+
+
+def longest_interval(trace: Trace, settings: Settings, most: int) -> int:
+    """Return the largest number of rounds, up to `most`, after which evaluations cover a cycle evenly."""
+    cycle = math.ceil(trace.repeats_after)
+    if not cycle or settings.round_ends or settings.num_rounds < CYCLES * cycle:
+        return most
+    most = max(1, min(most, cycle // FEWEST))
+    return next(every for every in range(most, 0, -1) if math.gcd(every, cycle) == 1)

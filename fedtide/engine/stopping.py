@@ -10,10 +10,12 @@ from typing import Any
 from fedtide.config import Settings
 from fedtide.config.target import OF_MEMBERS, Target
 from fedtide.engine.observers import Observer, Record
-from fedtide.engine.score import score
+from fedtide.engine.score import FEWEST, cycle_of, longest_interval, score
 from fedtide.tasks import ACCURACY, Metric
+from traces import Trace
 
 LONG = 30.0  # seconds
+RARER = 10  # times, where evaluations take most of a run
 
 
 def evaluation_is_due(
@@ -29,15 +31,22 @@ def evaluation_is_due(
     return now // seconds > before // seconds
 
 
-def slow_evaluation(seconds: Mapping[str, float], every: int) -> str:
-    """Return what to do where evaluations every so many rounds take most of a run; empty: they do not.
+def slow_evaluation(seconds: Mapping[str, float], settings: Settings, trace: Trace) -> str:
+    """Return what to do where evaluations take most of a run; empty: they do not, or nothing helps.
 
-    `seconds` are those of the run by phase; a run of less than `LONG` needs no advice.
+    `seconds` are those of the run by phase; a run of less than `LONG` needs no advice. What is advised suits
+    the run's score.
     """
     whole = sum(seconds.values())
     if whole < LONG or seconds.get("evaluate", 0.0) < whole / 2:
         return ""
-    return f"evaluation takes more than half of the time: try --evaluate-every {10 * every}"
+    unit, now = "every", float(settings.evaluate_every)
+    better = float(longest_interval(trace, settings, RARER * settings.evaluate_every))
+    if settings.evaluate_seconds:
+        unit, now = "seconds", settings.evaluate_seconds
+        better = min(RARER * now, cycle_of(trace, settings) / FEWEST or math.inf)
+    said = f"evaluation takes more than half of the time: try --evaluate-{unit} {better:g}"
+    return said if better > now else ""
 
 
 class StoppingRule(Observer):
