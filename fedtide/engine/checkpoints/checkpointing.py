@@ -71,8 +71,9 @@ class Checkpointing(Observer):
         try:
             found = self._store.load(lambda state: self.folder.check(take(state, "metrics")))
             if found is None:
+                if (self.folder.path / "metrics.jsonl").stat().st_size:
+                    say(self.console, f"{self.folder.path} has no checkpoint: the run starts over")
                 self.folder.go_on()
-                say(self.console, f"{self.folder.path} has no checkpoint: the run starts over")
                 return Position()
             state = found.state
             check_kept(take(state, "settings"), self.settings.as_mapping(), "config.toml was changed: ")
