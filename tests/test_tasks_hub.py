@@ -103,12 +103,12 @@ def test_images_of_natural_clients(load: Callable[..., Any]) -> None:
         np.testing.assert_array_equal(data.train_set(np.array([k]))[1], own % 3)
     assert data.client_names == tuple(map(str, sorted(writers)))
     assert len(data.test[1]) == N // 5
-    x = np.concatenate([data.train[0]])
+    x = GREY[rows(data)]
     np.testing.assert_allclose(data.derive.mean[0], x.mean() / 255, rtol=1e-6)
     np.testing.assert_allclose(data.derive.deviation[0], x.std() / 255, rtol=1e-6)
     fewer = load("images,image=image,label=character,client=writer", arrivals="1=never")
     assert fewer.sizes.tolist() == [0 if k == 1 else size for k, size in enumerate(data.sizes)]
-    others = np.delete(x, data.train_rows(1), axis=0)
+    others = GREY[rows(fewer)]
     np.testing.assert_allclose(fewer.derive.mean[0], others.mean() / 255, rtol=1e-6)
     assert rows(load("images,image=image,label=character,client=writer", seed=1)) != rows(data)
     everybody = load("images,image=image,label=character,client=writer", num_clients=7)
@@ -165,8 +165,9 @@ def test_tokens_are_the_most_frequent_ones_of_the_training_texts() -> None:
 
 def test_tables(load: Callable[..., Any]) -> None:
     data = load("table,features=size+vector+flat+town,client=id", num_clients=3)
-    x, labels = data.train
-    assert x.shape == (N - N // 5, 1 + 2 + 2 + 3)
+    x, labels = data.train_set(np.arange(3))
+    assert x.shape == (data.sizes.sum(), 1 + 2 + 2 + 3)
+    assert len(x) < N - N // 5
     assert x.dtype == np.float32
     np.testing.assert_allclose(x[:, :3].mean(0), 0, atol=1e-5)
     np.testing.assert_allclose(x[:, :3].std(0), 1, atol=1e-5)
@@ -176,6 +177,10 @@ def test_tables(load: Callable[..., Any]) -> None:
     assert data.preprocessing.features[3] == Category("town", ("x", "y", "z"))
     assert [*map(len, (data.preprocessing.features[1].mean, data.preprocessing.unused))] == [2, 3]
     prices = load("table,label=price,features=size,kind=regression", partition="iid")
+    drawn = load(
+        "table,label=price,features=size,kind=regression,client=id", num_clients=3, arrivals="1=never"
+    )
+    np.testing.assert_allclose(drawn.train_set(np.arange(3))[1].mean(), 0, atol=1e-5)
     assert isinstance(prices.criterion, SquaredError)
     assert prices.criterion.unit == prices.preprocessing.target.deviation
     assert not are_classes(prices.train[1])

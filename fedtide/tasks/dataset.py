@@ -257,12 +257,12 @@ def divided(
 def counted_rows(train: NDArray[np.bool_], parts: Partition, absent: Sequence[int]) -> NDArray[np.bool_]:
     """Return the rows from which means and vocabularies are computed, a mask of shape (n,).
 
-    They are the training examples, `train`, of which clients have some each, `parts`; but for those of
-    clients that never come.
+    They are the rows of the clients, `parts` of the training examples `train`, but for those of clients that
+    never come: what nobody in the run has is not known in it.
     """
-    counted, rows = train.copy(), np.flatnonzero(train)
-    for client in absent:
-        counted[rows[parts[client]]] = False
+    counted, rows = np.zeros_like(train), np.flatnonzero(train)
+    for client, own in enumerate(parts):
+        counted[rows[own]] = client not in absent
     return counted
 
 

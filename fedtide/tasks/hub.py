@@ -45,10 +45,11 @@ class Hub(Checked):
     """Data set of the Hugging Face hub, or in a folder (`save_to_disk`): images, texts or tables.
 
     A column has images, or texts, or several have features, and another what is predicted. Features are
-    numbers, which are standardised over the training examples, vectors of numbers, and texts, classes and
-    truth values, which become a feature of 0 or 1 for each of their values. `client` names the column that
-    says whose example it is; of its values, the seed draws as many as there are clients. It needs the extra
-    `[data]`. A data set of the hub is loaded into Hugging Face's own cache, and may change: see `revision`.
+    numbers, which are standardised over the training examples of the clients, vectors of numbers, and texts,
+    classes and truth values, which become a feature of 0 or 1 for each of their values. `client` names the
+    column that says whose example it is; of its values, the seed draws as many as there are clients. It needs
+    the extra `[data]`. A data set of the hub is loaded into Hugging Face's own cache, and may change: see
+    `revision`.
 
     Attributes
     ----------
@@ -84,8 +85,8 @@ class Hub(Checked):
     length
         How many of its first tokens count; shorter texts are padded at the front.
     vocabulary
-        Different tokens, the most frequent ones of the training examples, with one for all others and one for
-        padding.
+        Different tokens, the most frequent ones of the clients' training examples, with one for all others
+        and one for padding.
     tokenizer
         Folder, or name on the hub, of a language model that predicts the next token of texts, not a label:
         a client's texts are cut into blocks of `length` tokens, which are its examples.
@@ -142,14 +143,14 @@ class Hub(Checked):
         if self.tokenizer:
             return self._language(table, num_clients, partition, sizes, holdout, seed)
         train, columns = table.train, [*table.columns]
-        targets, target = table.targets("label", self.label, self.kind)
-        owners = table.take("client", self.client).distinct() if self.client else None
-        groups = self._groups(table)
         names: list[str] = []
-        if owners is not None:
-            parts, names = self._of_owners(owners[0], owners[1][train], num_clients, sizes, seed)
+        if self.client:
+            values, owners = table.take("client", self.client).distinct()
+            parts, names = self._of_owners(values, owners[train], num_clients, sizes, seed)
             table.counted = counted_rows(train, parts, self.absent)
-        else:
+        groups = self._groups(table)
+        targets, target = table.targets("label", self.label, self.kind)
+        if not self.client:
             assert partition is not None
             parts = divided(targets[train], num_clients, partition, sizes, seed)
         x, derive, vocabulary, features = self._inputs(table)
