@@ -256,6 +256,14 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "tuple": (lambda: Returning(lambda _, y: (y, y)), "outputs: it returns a tuple, where"),
     "in training": (lambda: Returning(lambda m, y: [y] if m.training else y), "outputs: it returns a list"),
     "assert": (lambda: Returning(assertion), r"outputs: AssertionError.* \(test_odd_models.py, line \d+\)"),
+    "argmax": (
+        lambda: Returning(lambda _, y: functional.one_hot(y.argmax(1), 10).float()),
+        "^the model cannot be trained, as its loss has no gradient: .*does not require grad.*; from weights",
+    ),
+    "in place": (
+        lambda: Returning(lambda _, y: (z := y.exp(), z * z, z.add_(1))[1]),
+        "no gradient: .* modified by an inplace operation: .*; from weights",
+    ),
     "bfloat16": (lambda: Returning(lambda _, y: y).bfloat16(), "not layer.weight bfloat16"),
     "two types": (
         lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.Linear(8, 10).double()),
@@ -273,11 +281,13 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
 
 
 @pytest.mark.parametrize("kind", REFUSED)
-def test_models_that_cannot_be_trained_are_refused_in_a_line(kind: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("cohort", ["auto", "loop", "vmap"])
+def test_models_that_cannot_be_trained_are_refused_in_a_line(kind: str, cohort: str, tmp_path: Path) -> None:
     factory, text = REFUSED[kind]
     with pytest.raises(SettingsError, match=text) as refused:
-        fedtide.run(model=factory, num_clients=3, engine="inline", run_dir=str(tmp_path))
+        fedtide.run(model=factory, cohort=cohort, num_clients=3, engine="inline", run_dir=str(tmp_path))
     assert "\n" not in str(refused.value)
+    assert not [*tmp_path.iterdir()]
 
 
 def test_a_model_that_was_made_already_is_refused_in_a_line(tmp_path: Path) -> None:

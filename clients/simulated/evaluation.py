@@ -97,6 +97,27 @@ def check_outputs(model: FlatModel, data: FederatedData) -> None:
             )
 
 
+def check_gradient(model: FlatModel, data: FederatedData) -> None:
+    """Raise SettingsError if a model that `check_outputs` accepts has no gradient by autograd."""
+    kept = model.vector.clone()
+    x, targets = (as_tensor(part).to(model.device) for part in blank(data, 2))
+    try:
+        with own_draws(model.device), one_thread():
+            model.random.begin(0, model.device)
+            model.gradient(model.vector, (x, targets))
+    except (SettingsError, torch.OutOfMemoryError):
+        raise
+    except (RuntimeError, ValueError, TypeError) as error:
+        reason = described(error).partition("\n")[0]
+        raise SettingsError(
+            f"the model cannot be trained, as its loss has no gradient: {reason}; from weights to outputs, "
+            "nothing may go through argmax, detach or NumPy, or be changed in place"
+        ) from None
+    finally:
+        model.random.begin(None, model.device)
+        model.load(kept)
+
+
 def check_memory(model: FlatModel, data: FederatedData) -> None:
     """Raise SettingsError if a model, once tried, keeps more than its buffers from one batch to the next.
 

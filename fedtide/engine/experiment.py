@@ -16,7 +16,7 @@ from clients.gradients.flat import FlatModel
 from clients.gradients.oracles import choose, may_gain_from_vmap
 from clients.gradients.precision import set_precision
 from clients.rules import rule_named
-from clients.simulated.evaluation import check_memory, check_outputs
+from clients.simulated.evaluation import check_gradient, check_memory, check_outputs
 from clients.simulated.virtual import ClientEnvironment
 from fedtide.base import dotted
 from fedtide.base.errors import SettingsError, described, own_places
@@ -147,6 +147,7 @@ def prepare(plan: Plan, tune: bool = True, observed: Callable[[], Trace] | None 
         set_precision(settings.precision, torch.device(device))
     model = FlatModel(module, here, data.criterion, settings.precision)
     check_outputs(model, data)
+    check_gradient(model, data)
     check_memory(model, data)
     arrays = model.arrays()
     layout = Layout.of(arrays, model.num_buffers, model.frozen_checksum)
