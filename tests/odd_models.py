@@ -124,6 +124,26 @@ def subclass_of_convolution(shape: tuple[int, ...], classes: int) -> nn.Module:
     return nn.Sequential(Standardised(shape[0], 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, classes))
 
 
+class Perceptron(nn.Sequential):
+    """Makes its layers itself, as torchvision's MLP does."""
+
+    def __init__(self, size: int, classes: int) -> None:
+        super().__init__(nn.Flatten(), nn.Linear(size, 8), nn.ReLU(), nn.Linear(8, classes))
+
+
+class Sharp(Perceptron):
+    def forward(self, x: Tensor) -> Tensor:
+        return 2 * super().forward(x)
+
+
+def subclass_of_sequence(shape: tuple[int, ...], classes: int) -> nn.Module:
+    return Perceptron(int(np.prod(shape)), classes)
+
+
+def sequence_with_own_forward(shape: tuple[int, ...], classes: int) -> nn.Module:
+    return Sharp(int(np.prod(shape)), classes)
+
+
 # Weights that are shared, added, cut or frozen
 
 

@@ -40,7 +40,11 @@ RUN: dict[str, Any] = {
     "batch_size": BATCH,
     "learning_rate": RATE,
 }
-FAST = {"named": "stacked", "narrowed": "compiled"}  # sequences of plain layers, whatever else is odd
+FAST = {
+    "named": "stacked",
+    "narrowed": "compiled",
+    "subclass_of_sequence": "compiled",
+}  # sequences of plain layers, whatever else is odd
 
 
 def by_a_plain_loop(experiment: Any) -> NDArray[Any]:

@@ -69,9 +69,10 @@ def plain_sequence(module: nn.Module) -> list[nn.Module] | None:
     """Return the layers of an `nn.Sequential` if the parameters are those that they compute with, in order.
 
     These are each layer's weight, (o, ...), and its bias, (o,), if it has one; all are trained, and none is
-    of two layers. None: the model is anything else. What kinds of layers they are is not looked at.
+    of two layers. None: the model is anything else, such as a subclass with a `forward` of its own. What
+    kinds of layers they are is not looked at.
     """
-    if type(module) is not nn.Sequential:
+    if not isinstance(module, nn.Sequential) or type(module).forward is not nn.Sequential.forward:
         return None
     layers = [*module]
     pairs = [(getattr(layer, "weight", None), getattr(layer, "bias", None)) for layer in layers]
