@@ -214,6 +214,30 @@ def test_exported_models_are_those_of_transformers_and_peft(
     assert "peft exists; name a new folder" in capsys.readouterr().err
 
 
+def test_frozen_weights_stay_in_the_files_of_the_model(tmp_path: Path) -> None:
+    """A run reads them there again, and refuses others; random ones are in no file but that of the run."""
+    write_texts(tmp_path / "texts")
+    settings = FEW | {"report": False, "progress": False, "run_dir": str(tmp_path), "num_rounds": 2}
+    found = {}
+    for kind, weights in (("llama", True), ("gpt2", False)):
+        write_model(tmp_path / kind, kind, weights)
+        run = fedtide.run(**settings, **spec(tmp_path, kind, 2), keep_weights=1)
+        found[kind] = run
+        assert (run.path / "model.safetensors").exists() != weights
+        assert ("frozen_sha256" in run.summary) == weights
+        trained = [p for p in run.model().parameters() if p.requires_grad]
+        for weight, array in zip(trained, run.weights, strict=True):
+            np.testing.assert_array_equal(weight.detach(), array)
+    base = AutoModelForCausalLM.from_pretrained(tmp_path / "llama")
+    frozen = [p for p in found["llama"].model(1).parameters() if p.numel() and not p.requires_grad]
+    assert all(torch.equal(one, other) for one, other in zip(frozen, base.parameters(), strict=True))
+    with torch.no_grad():
+        next(base.parameters())[3, 2] += 1e-6
+    base.save_pretrained(tmp_path / "llama")
+    with pytest.raises(SettingsError, match=r"llama,lora=2 are not those of the run"):
+        found["llama"].model()
+
+
 def test_a_config_alone_makes_the_same_random_weights_everywhere(tmp_path: Path) -> None:
     write_model(tmp_path / "gpt2", "gpt2", weights=False)
     write_texts(tmp_path / "texts")

@@ -77,6 +77,11 @@ def frozen_parts(module: nn.Module) -> list[nn.Module]:
     return [*dict.fromkeys(inner for part in whole for inner in part.modules())]
 
 
+def frozen_weights(module: nn.Module) -> list[Tensor]:
+    """Return the weights that do not require a gradient."""
+    return [weight for weight in module.parameters() if not weight.requires_grad]
+
+
 def exchanged(module: nn.Module) -> dict[str, Tensor]:
     """Return the tensors that server and clients exchange, by name.
 
@@ -158,7 +163,7 @@ class FlatModel:
         inert = {id(buffer) for part in self.frozen_parts for buffer in part.buffers()}
         own = (name for name, b in module.named_buffers() if name not in sent and id(b) not in inert)
         self._unsent = [(buffer, buffer.tensor.clone()) for buffer in _Buffer.of(module, own)]
-        self._frozen = [p for p in module.parameters() if not p.requires_grad]
+        self._frozen = frozen_weights(module)
         self.num_frozen = sum(p.numel() for p in self._frozen)
         self.shapes = tuple(tuple(t.shape) for t in self._tensors)
         self._sizes = [t.numel() for t in self._tensors]

@@ -25,6 +25,7 @@ from fedtide.engine.history import History
 from fedtide.engine.observers import Record
 from fedtide.engine.records import group_values, metrics_in
 from fedtide.engine.run_files import MAX_LINE, NAMES, read_config, read_summary, records_in, weights_file
+from fedtide.engine.run_folder import frozen_sha256
 from fedtide.engine.score import score
 from fedtide.federation import Federation, ModelEnds
 from fedtide.tasks import ACCURACY, Metric
@@ -303,6 +304,12 @@ class Run:
             model.load_state_dict(load_file(whole))
             if after is None:
                 return model.eval()
+        elif self.summary.get("frozen_sha256") not in (None, frozen_sha256(model)):
+            named = dotted.shown(self._federation.model_name)
+            raise SettingsError(
+                f"{self.path}: the frozen weights of {named} are not those of the run: restore its files, or "
+                "name the commit (revision=) in config.toml"
+            )
         arrays = self.weights if after is None else self.weights_after(after)
         tensors = [*exchanged(model).values()]
         if [tensor.shape for tensor in tensors] != [array.shape for array in arrays]:

@@ -30,7 +30,14 @@ from fedtide.engine.experiment import Experiment, prepare
 from fedtide.engine.interrupts import Stopped, deferring, stopping_on_interrupt
 from fedtide.engine.observers import LoggedRun, Observer, observing
 from fedtide.engine.run_files import records_in
-from fedtide.engine.run_folder import FolderLost, KeptWeights, RunFolder, finite, weights_sha256
+from fedtide.engine.run_folder import (
+    FolderLost,
+    KeptWeights,
+    RunFolder,
+    finite,
+    frozen_sha256,
+    weights_sha256,
+)
 from fedtide.engine.server import RoundServer
 from fedtide.engine.stopping import StoppingRule, slow_evaluation
 from fedtide.engine.transports.base import EngineLost, Transport
@@ -39,6 +46,7 @@ from fedtide.engine.transports.virtual import Simulation
 from fedtide.interop.stock_strategy import NO_UPDATE
 from fedtide.plan import Plan
 from fedtide.tasks.data import preprocessing_of
+from fedtide.tasks.modules import LanguageModel
 from strategies import FlexibleStrategy
 from strategies.core.parameters import count_bytes
 from strategies.sequential_sgd import SequentialSGD
@@ -160,7 +168,8 @@ def drive(
             if count_bytes(server.parameters):  # none, if it failed before it had any
                 state.arrays = model(server.parameters)
             unwritten = folder.try_to_write_weights(state.arrays)  # before anything else can fail
-            if not unwritten and (evaluator := experiment.evaluator).model.num_frozen:
+            evaluator = experiment.evaluator
+            if not unwritten and evaluator.model.num_frozen and not _frozen_from_files(experiment):
                 unwritten = folder.try_to_write_model(evaluator.state_dict(state.arrays))
             state.failure = state.failure or unwritten
             if state.failure:  # at once: where Ray has died, it ends this process seconds later
@@ -261,6 +270,7 @@ def _summary(experiment: Experiment, folder: RunFolder, ended: _State) -> dict[s
             "ends": experiment.plan.model_ends._asdict(),
             "weights": model.num_trainable,
             **({"frozen_weights": model.num_frozen} if model.num_frozen else {}),
+            **({"frozen_sha256": frozen_sha256(model.module)} if _frozen_from_files(experiment) else {}),
             **({} if ended.failure else _state_bytes(experiment.strategy)),
             "seconds": round(ended.seconds, 3),
             "cycle": experiment.cycle,
@@ -284,6 +294,12 @@ def _summary(experiment: Experiment, folder: RunFolder, ended: _State) -> dict[s
         }
     )
     return summary
+
+
+def _frozen_from_files(experiment: Experiment) -> bool:
+    """Whether files give the frozen weights back, to the bit, so that the run folder need not hold them."""
+    model = experiment.evaluator.model
+    return bool(model.num_frozen) and isinstance(model.module, LanguageModel) and model.module.from_files
 
 
 def _state_bytes(strategy: FlexibleStrategy) -> dict[str, int]:

@@ -21,7 +21,7 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from io import FileIO
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 from zlib import crc32
 
 import numpy as np
@@ -37,6 +37,9 @@ from fedtide.config import Settings
 from fedtide.engine.observers import Observer, Record
 from fedtide.engine.run_files import NAMES, read_config, weights_file
 from fedtide.plan import Plan
+
+if TYPE_CHECKING:
+    from torch import nn
 
 log = logging.getLogger(__name__)
 PACKAGES = ("flwr", "ray", "torch", "torchvision", "numpy", "scikit-learn", "numba")
@@ -124,10 +127,11 @@ class RunFolder(Observer):
             raise SettingsError(f"metrics.jsonl {what} in its first {written[0]} bytes")
 
     def go_on(self, written: Sequence[int] = (0, 0)) -> None:
-        """Begin to write to the folder of a resumed run: remove the records after these, and the summary."""
+        """Begin to write to a resumed run's folder: remove the records after these, and what its end left."""
         self._length, self._checksum = written
         self._metrics.truncate(self._length)
-        (self.path / "summary.json").unlink(missing_ok=True)
+        for name in ("summary.json", "model.safetensors"):
+            (self.path / name).unlink(missing_ok=True)
         self._write_config()
 
     def round(self, record: Record) -> None:
@@ -261,6 +265,13 @@ def weights_sha256(arrays: Sequence[NDArray[Any]]) -> str:
     for array in arrays:
         digest.update(np.ascontiguousarray(array, array.dtype.newbyteorder("<")).tobytes())
     return digest.hexdigest()
+
+
+def frozen_sha256(model: nn.Module) -> str:
+    """SHA-256 of the frozen weights of a model."""
+    from clients.gradients.flat import frozen_weights
+
+    return weights_sha256([weight.detach().cpu().numpy() for weight in frozen_weights(model)])
 
 
 def slug(parts: Iterable[str], length: int) -> str:

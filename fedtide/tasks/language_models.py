@@ -91,7 +91,7 @@ def hf_lm(
             )
             model = peft.get_peft_model(model, adapters)
         _check_causal(model)
-    return LanguageModel(model)
+    return LanguageModel(model, _has_weights(path))
 
 
 def _check(config: Any, length: int, vocabulary: int) -> None:
@@ -111,10 +111,10 @@ def _loaded(path: str, revision: str, config: Any) -> Any:
     import torch
     from transformers import AutoModelForCausalLM as Auto
 
-    folder, made = Path(path), {"trust_remote_code": False, "attn_implementation": ATTENTION}
+    made = {"trust_remote_code": False, "attn_implementation": ATTENTION}
+    folder, has_weights = Path(path), _has_weights(path)
     if (folder / "adapter_config.json").exists():
         raise SettingsError("it has adapters of a model; merge them into it first (merge_and_unload)")
-    has_weights = not folder.is_dir() or any(folder.glob("*.safetensors"))
     if not has_weights and (others := [*folder.glob("*.bin"), *folder.glob("*.pt"), *folder.glob("*.h5")]):
         raise SettingsError(f"its weights are in {others[0].name}; save them as safetensors ")
     if not has_weights or torch.get_default_device().type == "meta":
@@ -135,6 +135,11 @@ def _loaded(path: str, revision: str, config: Any) -> Any:
     if getattr(model, "_hf_peft_config_loaded", False):
         raise SettingsError("it has adapters of a model; merge them into it first (merge_and_unload)")
     return model
+
+
+def _has_weights(path: str) -> bool:
+    folder = Path(path)
+    return not folder.is_dir() or any(folder.glob("*.safetensors"))
 
 
 def _check_causal(model: Any) -> None:

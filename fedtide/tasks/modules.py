@@ -52,12 +52,14 @@ class LanguageModel(nn.Module):
     """A causal language model of transformers, or one with adapters of peft, as a map of tokens to logits.
 
     Its parts that have only constants, such as frequencies of rotary embeddings, become frozen ones, which
-    are not sent: that is what parts with weights are of which none is trained.
+    are not sent: that is what parts with weights are of which none is trained. `from_files` says that files
+    give its frozen weights back, so that run folders need not hold them.
     """
 
-    def __init__(self, model: PreTrainedModel | PeftModel) -> None:
+    def __init__(self, model: PreTrainedModel | PeftModel, from_files: bool) -> None:
         super().__init__()
         self.model: Any = model
+        self.from_files = from_files
         self.has_adapters = hasattr(model, "merge_and_unload")
         for part in model.modules():
             if next(part.buffers(), None) is not None and next(part.parameters(), None) is None:
