@@ -155,7 +155,6 @@ class NpzFiles(ClientFiles):
     name: ClassVar[str] = "npz"
 
     def clients(self) -> Mapping[str, Callable[[], Client]]:
-        """See `ClientFiles`."""
         folder = Path(self.folder)
         train = folder / "train" if (folder / "train").is_dir() else folder
         test = folder / "test" if train != folder and (folder / "test").is_dir() else None
@@ -195,7 +194,6 @@ class Leaf(ClientFiles):
     name: ClassVar[str] = "leaf"
 
     def clients(self) -> Mapping[str, Callable[[], Client]]:
-        """See `ClientFiles`."""
         train, test = (_users(Path(self.folder) / split) for split in ("train", "test"))
         if not train:
             raise SettingsError(f"task leaf: there are no users in {Path(self.folder) / 'train'}/*.json")

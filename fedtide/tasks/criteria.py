@@ -142,14 +142,12 @@ class CrossEntropy(Criterion):
     metric = ACCURACY
 
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """See `Criterion.losses`."""
         from torch.nn import functional
 
         flat = functional.cross_entropy(outputs.flatten(0, -2), targets.flatten(), reduction="none")
         return _of_examples(flat.view(targets.shape))
 
     def scores(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """See `Criterion.scores`."""
         return _of_examples((outputs.argmax(-1) == targets).to(outputs.dtype))
 
     def check(self, targets: NDArray[Any], num_outputs: int) -> None:
@@ -161,13 +159,11 @@ class CrossEntropy(Criterion):
             raise SettingsError(f"labels {least} to {most} where the task has {num_outputs} classes")
 
     def mean(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """See `Criterion.mean`."""
         from torch.nn import functional
 
         return functional.cross_entropy(outputs.flatten(0, -2), targets.flatten())
 
     def total(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """See `Criterion.total`."""
         if targets.dim() > 1:
             return super().total(outputs, targets)
         from torch.nn import functional
@@ -216,7 +212,6 @@ class SquaredError(Criterion):
         return _differences(outputs, targets).abs().mean(-1) * self.unit
 
     def original(self, values: NDArray[Any]) -> NDArray[Any]:
-        """See `Criterion.original`."""
         return values.astype(np.float64) * self.unit + self.zero
 
     def check(self, targets: NDArray[Any], num_outputs: int) -> None:

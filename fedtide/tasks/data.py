@@ -43,15 +43,15 @@ class FederatedData(Protocol):
     """
 
     @property
-    def input_shape(self) -> tuple[int, ...]: ...  # noqa: D102
+    def input_shape(self) -> tuple[int, ...]: ...
     @property
-    def num_outputs(self) -> int: ...  # noqa: D102
+    def num_outputs(self) -> int: ...
     @property
-    def criterion(self) -> Criterion: ...  # noqa: D102
+    def criterion(self) -> Criterion: ...
     @property
-    def sizes(self) -> NDArray[np.int64]: ...  # noqa: D102
+    def sizes(self) -> NDArray[np.int64]: ...
     @property
-    def test(self) -> Examples: ...  # noqa: D102
+    def test(self) -> Examples: ...
 
     def examples(self, client: int, rows: NDArray[np.intp]) -> Examples:
         """Return fresh, writable copies of a client's training examples, 0 .. sizes[client] - 1.
@@ -134,15 +134,12 @@ class PartitionedData:
         return self.test[0].shape[1:]
 
     def examples(self, client: int, rows: NDArray[np.intp]) -> Examples:
-        """See `FederatedData.examples`."""
         return self._take(self.train_rows(client)[rows])
 
     def train_set(self, clients: NDArray[np.intp]) -> Examples:
-        """See `FederatedData.train_set`."""
         return self._take(np.concatenate([self.order[:0], *(self.train_rows(int(k)) for k in clients)]))
 
     def holdout(self, clients: NDArray[np.intp]) -> Examples:
-        """See `FederatedData.holdout`."""
         require_holdout(self.holdout_share)
         parts = (self.order[self.offsets[k] + self.sizes[k] : self.offsets[k + 1]] for k in clients)
         return self._take(np.concatenate([self.order[:0], *parts]))

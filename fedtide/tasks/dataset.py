@@ -41,9 +41,9 @@ class TaskSource(Protocol):
     """
 
     @property
-    def default_partition(self) -> str | None: ...  # noqa: D102
+    def default_partition(self) -> str | None: ...
     @property
-    def default_model(self) -> str: ...  # noqa: D102
+    def default_model(self) -> str: ...
 
     def federate(
         self, num_clients: int, partition: PartitionFn | None, sizes: SizesFn, holdout: float, seed: int

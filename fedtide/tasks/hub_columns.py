@@ -44,7 +44,6 @@ class HubColumn(Column):
         return hasattr(self.feature, "names") or self.kind in (*TEXTS, "bool")
 
     def distinct(self) -> tuple[list[Any], NDArray[np.intp]]:
-        """See `Column.distinct`."""
         import pyarrow
 
         array = self._arrow()
@@ -68,7 +67,6 @@ class HubColumn(Column):
         return labels, [*names]
 
     def numbers(self) -> NDArray[np.float64]:
-        """See `Column.numbers`."""
         import pyarrow.types as types
 
         array = flat = self._arrow()

@@ -213,7 +213,6 @@ class Emnist(ImageTask):
         return EMNIST_CLASSES.get(self.split, 10)
 
     def read(self, train: bool, **options: Any) -> Examples:
-        """See `ImageTask.read`."""
         x, y = super().read(train, split=self.split)
         first = 1 if self.split == "letters" else 0  # the classes of letters are numbered from 1
         return x.swapaxes(2, 3), y - first
@@ -257,7 +256,6 @@ class Svhn(ImageTask):
     by_hand = "put train_32x32.mat and test_32x32.mat from ufldl.stanford.edu/housenumbers into '{}'"
 
     def read(self, train: bool, **options: Any) -> Examples:
-        """See `ImageTask.read`."""
         images = self.torchvision()(self.data_dir, split="train" if train else "test", download=True)
         return images.data, images.labels
 

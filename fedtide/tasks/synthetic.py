@@ -135,22 +135,18 @@ class SyntheticData:
     criterion: ClassVar[Criterion] = CROSS_ENTROPY
 
     def examples(self, client: int, rows: NDArray[np.intp]) -> Examples:
-        """See `FederatedData.examples`."""
         x, y = self._all(client)
         n = self.sizes[client]
         return x[:n][rows], y[:n][rows]
 
     def train_set(self, clients: NDArray[np.intp]) -> Examples:
-        """See `FederatedData.train_set`."""
         return self._join(clients, np.zeros_like(self.sizes[clients]), self.sizes[clients])
 
     def holdout(self, clients: NDArray[np.intp]) -> Examples:
-        """See `FederatedData.holdout`."""
         require_holdout(self.holdout_share)
         return self._join(clients, self.sizes[clients], self.totals[clients])
 
     def without(self, clients: Sequence[int]) -> FederatedData:
-        """See `PartitionedData.without`."""
         none = np.isin(np.arange(len(self.sizes)), clients)
         return replace(self, totals=np.where(none, 0, self.totals), sizes=np.where(none, 0, self.sizes))
 

@@ -68,7 +68,7 @@ class Column(ABC):
 
     @property
     @abstractmethod
-    def is_category(self) -> bool: ...  # noqa: D102
+    def is_category(self) -> bool: ...
 
     @abstractmethod
     def distinct(self) -> tuple[list[Any], NDArray[np.intp]]:
@@ -224,17 +224,14 @@ class TextColumn(Column):
 
     @property
     def what(self) -> str:  # type: ignore[override]
-        """See `Column`."""
         return f"{self.path}: column {self.name!r}"
 
     def distinct(self) -> tuple[list[str], NDArray[np.intp]]:
-        """See `Column.distinct`."""
         for row, text in enumerate(self.texts):
             self._read(row, text, require_value)
         return distinct(self.texts)
 
     def numbers(self) -> NDArray[np.float64]:
-        """See `Column.numbers`."""
         found = np.empty(len(self.texts))
         for row, text in enumerate(self.texts):
             self._read(row, text, require_value)
@@ -242,7 +239,6 @@ class TextColumn(Column):
         return found[:, None]
 
     def exact(self, values: Sequence[str]) -> list[Decimal] | None:
-        """See `Column.exact`."""
         try:
             return super().exact([*map(self.number.pointed, values)])
         except ValueError:  # decimal points and commas
