@@ -184,8 +184,8 @@ sizes parts.sizes:how=halves | something else than whole numbers in one dimensio
 sizes parts.sizes:how=empty | gives 0 to 0, together 0; each must be positive, of 1438 in all
 sizes parts.sizes:how=many | gives 1438 to 1438, together 5752
 partition parts.positions:how=few | has 1 parts for 4 clients
-partition parts.positions:how=twice | gives example 7 away more than once
-partition parts.positions:how=outside | gives position -1 of 1438 examples
+partition parts.positions:how=twice | both have row 7; an example belongs to one
+partition parts.positions:how=outside | client 0 has row -1, but the training
 partition parts.positions:how=real | something else than whole numbers
 model parts.lazy | model parts.lazy: it has lazy layers, .*; call it once, on zeros of shape (1, *input_shape)
 model parts.Narrow | the model does not fit the task with .*mat1 and mat2 .* (parts.py, line 88)

@@ -34,9 +34,12 @@ def indices(
     place = f"partition indices: {file}"
     require_equal(f"{place}: the file says how many examples each client has", sizes, len(labels))
     lists = _lists(place, _content(place, file), len(sizes))
-    partition = [_rows(place, client, rows, len(labels)) for client, rows in enumerate(lists)]
-    _check_disjoint(place, partition)
-    return partition
+    for client, rows in enumerate(lists):
+        if not isinstance(rows, list) or not all(type(row) is int for row in rows):
+            raise SettingsError(f"{place}: client {client} needs a list of whole numbers, the rows it holds")
+        if not rows:
+            raise SettingsError(f"{place}: client {client} has no rows, but every client needs at least one")
+    return _checked(place, lists, len(labels))
 
 
 def _content(place: str, file: str) -> Any:
@@ -69,22 +72,14 @@ def _lists(place: str, content: Any, num_clients: int) -> Sequence[Any]:
     return content
 
 
-def _rows(place: str, client: int, rows: Any, num_examples: int) -> NDArray[np.intp]:
-    if not isinstance(rows, list) or not all(type(row) is int for row in rows):
-        raise SettingsError(f"{place}: client {client} needs a list of whole numbers, the rows that it holds")
-    if not rows:
-        raise SettingsError(f"{place}: client {client} has no rows, but every client needs at least one")
-    if wrong := [row for row in rows if not 0 <= row < num_examples]:
-        raise SettingsError(
-            f"{place}: client {client} has row {str(wrong[0])[:20]}, but the training examples are rows 0 to "
-            f"{num_examples - 1}"
-        )
-    return np.array(rows, np.intp)
-
-
-def _check_disjoint(place: str, partition: Sequence[NDArray[np.intp]]) -> None:
+def _checked(place: str, parts: Sequence[Any], num_examples: int) -> Partition:
+    """Return the rows of each client as arrays; SettingsError: they do not divide the examples."""
+    partition = [_whole_numbers(f"{place}: client {client}", rows) for client, rows in enumerate(parts)]
     owner = np.repeat(np.arange(len(partition)), [len(rows) for rows in partition])
     rows = np.concatenate(partition)
+    if len(wrong := np.flatnonzero((rows < 0) | (rows >= num_examples))):
+        has = f"client {owner[wrong[0]]} has row {rows[wrong[0]]}"
+        raise SettingsError(f"{place}: {has}, but the training examples are rows 0 to {num_examples - 1}")
     order = np.argsort(rows, kind="stable")
     twice = np.flatnonzero(rows[order][1:] == rows[order][:-1])
     if len(twice):
@@ -93,6 +88,7 @@ def _check_disjoint(place: str, partition: Sequence[NDArray[np.intp]]) -> None:
         raise SettingsError(
             f"{place}: {who} row {rows[order[twice[0]]]}; an example belongs to one client only"
         )
+    return partition
 
 
 @checked
@@ -232,15 +228,7 @@ def checked_partition(name: str, partition: PartitionFn) -> PartitionFn:
         given = partition(labels, sizes, rng)
         if len(given) != len(sizes):
             raise SettingsError(f"partition {name} has {len(given)} parts for {len(sizes)} clients")
-        parts = [_whole_numbers(f"partition {name}", part) for part in given]
-        chosen = np.concatenate(parts)
-        if len(chosen) and not 0 <= chosen.min() <= chosen.max() < len(labels):
-            outside = chosen.min() if chosen.min() < 0 else chosen.max()
-            raise SettingsError(f"partition {name} gives position {outside} of {len(labels)} examples")
-        if np.bincount(chosen, minlength=1).max() > 1:
-            twice = np.bincount(chosen).argmax()
-            raise SettingsError(f"partition {name} gives example {twice} away more than once")
-        return parts
+        return _checked(f"partition {name}", given, len(labels))
 
     return check
 
