@@ -52,22 +52,12 @@ class ModelEnds(NamedTuple):
 
 @dataclass(eq=False)
 class Federation:
-    """The parts that the settings of a federation name, each bound once; data and trace are read when needed.
-
-    Attributes
-    ----------
-    settings
-        What the parts were bound from.
-    task, partition, sizes, model, traces
-        The bound parts. `partition` is None for data that come divided among the clients.
-    source
-        The data set, not loaded yet.
-    """
+    """The parts that its settings name, each bound once; data and trace are read when needed."""
 
     settings: Settings
     task: Part
-    source: TaskSource
-    partition: Part | None
+    source: TaskSource  # not loaded yet
+    partition: Part | None  # None for data that come divided among the clients
     sizes: Part
     model: Part
     traces: tuple[Part, ...]

@@ -72,24 +72,12 @@ FORMER_HOOKS = {
 
 @dataclass(eq=False)
 class Plan(Federation):
-    """The parts of a run, each bound once: those of its federation, and those that only the server has.
+    """The parts of a run, each bound once: those of its federation, and those that only the server has."""
 
-    Attributes
-    ----------
-    method
-        The strategy's class and the options that its spec and `option` set.
-    server_parts
-        The bound parts among `SERVER_PARTS` that are set, by kind.
-    functions
-        The metrics of the user's choice.
-    options
-        All options of the strategy, with schedule, selection and layers.
-    """
-
-    method: Part
-    server_parts: Mapping[str, Part]
-    functions: tuple[MetricFunction, ...]
-    options: Options
+    method: Part  # the strategy's class and the options that its spec and `option` set
+    server_parts: Mapping[str, Part]  # those of `SERVER_PARTS` that are set, by kind
+    functions: tuple[MetricFunction, ...]  # the metrics of the user's choice
+    options: Options  # all of the strategy, with schedule, selection and layers
 
     @classmethod
     def of(cls, settings: Settings, **_: Any) -> Self:

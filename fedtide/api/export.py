@@ -36,23 +36,10 @@ Outputs = Callable[["torch.Tensor"], NDArray[Any]]
 
 
 def export(run: Run, to: str, path: Path) -> None:
-    """Write the model of a run.
+    """Write the model of a run in one of `FORMATS`, to a file, or for `FOLDERS` to a new folder.
 
-    Parameters
-    ----------
-    run
-        A run that has ended.
-    to
-        One of `FORMATS`.
-    path
-        The file, which is replaced, or for `FOLDERS` the folder, which must not exist.
-
-    Raises
-    ------
-    SettingsError
-        The run has no model, the model cannot be written so, or the file gives other outputs.
-    OSError
-        The file cannot be written.
+    SettingsError: the run has no model, the model cannot be written so, or the file gives other outputs.
+    OSError: the file cannot be written.
     """
     import torch
 

@@ -57,61 +57,25 @@ class Measured:
 
 @dataclass(frozen=True)
 class Replay:
-    """A run and its replay without some clients.
+    """A run and its replay without some clients."""
 
-    Attributes
-    ----------
-    run_dir
-        The folder of the replay.
-    clients
-        Who is left out.
-    rounds, replayed
-        How many rounds the replay has, and how many of them were run again.
-    seconds
-        That took, on the wall clock.
-    distance, relative
-        Euclidean norm of the difference of the final weights, and that over the norm of the run's weights;
-        NaN if a smaller vocabulary has made another model.
-    metric
-        Name of the task's metric.
-    before, after
-        The run that had the clients, and the replay.
-    """
-
-    run_dir: str
-    clients: list[int]
-    rounds: int
-    replayed: int
-    seconds: float
-    distance: float
-    relative: float
-    metric: str
+    run_dir: str  # the folder of the replay
+    clients: list[int]  # who is left out
+    rounds: int  # of the replay
+    replayed: int  # how many of them were run again
+    seconds: float  # that took, on the wall clock
+    distance: float  # norm of the difference of the final weights; NaN: a smaller vocabulary, another model
+    relative: float  # that over the norm of the run's weights
+    metric: str  # name of the task's metric
     before: Measured
     after: Measured
 
 
 def replay(run: Run, clients: Sequence[int], run_dir: Path, progress: bool = True) -> Replay:
-    """Run the rounds again that some clients may have influenced, without them.
+    """Run the rounds again that some clients may have influenced, without them, in a new folder in `run_dir`.
 
-    Parameters
-    ----------
-    run
-        A simulation that has finished.
-    clients
-        Numbers of the clients that never come.
-    run_dir
-        Where the folder of the replay is made.
-    progress
-        Show a progress bar.
-
-    Raises
-    ------
-    SettingsError
-        The run cannot be replayed, or not without these clients.
-    RunError
-        The replay has failed.
-    KeyboardInterrupt
-        It was interrupted.
+    SettingsError: the run cannot be replayed, or not without these clients; RunError: the replay has failed;
+    KeyboardInterrupt: it was interrupted.
     """
     _check_replayable(run)
     settings = _without(run.settings, clients)

@@ -37,14 +37,9 @@ class Stream:
 
     Letters that its encoding lacks are written as escapes. A stream that belongs to the operating system is
     written without Python's buffer, in which a text that cannot be written would fail again at exit, and in a
-    thread, which a pipe that nobody reads may block; meanwhile further text is lost.
-
-    Parameters
-    ----------
-    file
-        The stream; None if it was closed when the program started.
-    is_output
-        What is printed is what the command is for: it waits for as long as it takes, and raises `OutputLost`.
+    thread, which a pipe that nobody reads may block; meanwhile further text is lost. One that `is_output`,
+    what the command is for, waits for as long as it takes, and raises `OutputLost`. `file` is None if the
+    stream was closed when the program started.
     """
 
     def __init__(self, file: TextIO | None, is_output: bool = False) -> None:

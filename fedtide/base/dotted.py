@@ -108,12 +108,8 @@ def is_dotted(kind: str, name: str) -> bool:
 def load(kind: str, name: str) -> Any:
     """Import the part that a dotted name, MODULE.ATTRIBUTE, stands for; `kind` is one of `CALLED_WITH`.
 
-    Raises
-    ------
-    SettingsError
-        Only a folder names it, there is no such module or attribute, or what it has under this name cannot be
-        called as this kind of part is; the message says which. What a module raises while it is imported
-        passes.
+    SettingsError: only a folder names it, there is no such module or attribute, or what it has under this
+    name cannot be called as this kind of part is. What a module raises while it is imported passes.
     """
     part = f"{kind} {name}"
     if name.startswith("python."):

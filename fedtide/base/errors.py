@@ -36,10 +36,7 @@ class RunError(RuntimeError):
 class PartError(Exception):
     """A part of the user's own has failed in a client; the message is what `told` has said there.
 
-    Parameters
-    ----------
-    trace
-        The traceback, whose last line is the message.
+    `trace` is the traceback, whose last line is the message.
     """
 
     def __init__(self, trace: str) -> None:
@@ -51,12 +48,7 @@ class PartError(Exception):
 class ResultError(TypeError):
     """What a function returns, or leaves behind, cannot be used: a defect of it, not of its caller.
 
-    Parameters
-    ----------
-    function
-        The function, the method, or an object that is called.
-    message
-        What is wrong with it, as a sentence whose subject is the function.
+    `function` may be a method or an object that is called, and is the subject of the `message`.
     """
 
     def __init__(self, function: Callable[..., Any], message: str) -> None:

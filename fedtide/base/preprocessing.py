@@ -150,30 +150,14 @@ class Channels:
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """What a task does to its data.
+    """What a task does to its data."""
 
-    Attributes
-    ----------
-    kind
-        `classification`, `regression`, or the name of another criterion.
-    unit
-        What one unit of the targets is in the unit of the metric (regression).
-    pixels
-        How images are standardised; None: they are not, or there are none.
-    target
-        The column to predict; None: the data are not a table.
-    features
-        The columns that become inputs, in their order.
-    unused
-        Further columns that the table may have.
-    """
-
-    kind: str = CLASSIFICATION
-    unit: float = 1.0
-    pixels: Channels | None = None
-    target: Numbers | Category | None = None
-    features: tuple[Feature, ...] = ()
-    unused: tuple[str, ...] = ()
+    kind: str = CLASSIFICATION  # or `regression`, or the name of another criterion
+    unit: float = 1.0  # what one unit of the targets is in the unit of the metric (regression)
+    pixels: Channels | None = None  # how images are standardised; None: they are not, or there are none
+    target: Numbers | Category | None = None  # the column to predict; None: the data are not a table
+    features: tuple[Feature, ...] = ()  # the columns that become inputs, in their order
+    unused: tuple[str, ...] = ()  # further columns that the table may have
 
     @property
     def vocabulary(self) -> int:

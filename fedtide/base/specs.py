@@ -41,22 +41,12 @@ class Spec:
 
 @dataclass(frozen=True)
 class Part:
-    """A part that a spec names.
-
-    Attributes
-    ----------
-    name, factory
-        Its name, and the class or function that makes it.
-    options
-        The options that the spec sets, by parameter name.
-    known
-        All options that a spec can set, by the names that users write.
-    """
+    """A part that a spec names."""
 
     name: str
-    factory: Callable[..., Any]
-    options: Mapping[str, Any]
-    known: Mapping[str, Option]
+    factory: Callable[..., Any]  # the class or function that makes it
+    options: Mapping[str, Any]  # that the spec sets, by parameter name
+    known: Mapping[str, Option]  # all that a spec can set, by the names that users write
 
     @property
     def defaults(self) -> dict[str, Any]:

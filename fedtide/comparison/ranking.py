@@ -39,27 +39,13 @@ class Pair(NamedTuple):
 
 @dataclass(frozen=True)
 class Ranking:
-    """How k methods rank over n settings by one measure.
+    """How k methods rank over n settings by one measure."""
 
-    Attributes
-    ----------
-    measure
-        What is ranked, such as `accuracy` or `rounds to 80%`.
-    methods
-        The methods, the best mean rank first.
-    values
-        One for each setting and method, shape (n, k); lower is better, and infinite the worst.
-    left_out
-        How many further settings do not count, as a method has not, or not yet, run there.
-    one_unit
-        Whether differences of values can be compared between settings.
-    """
-
-    measure: str
-    methods: Sequence[str]
-    values: Numbers
-    left_out: int = 0
-    one_unit: bool = True
+    measure: str  # what is ranked, such as `accuracy` or `rounds to 80%`
+    methods: Sequence[str]  # the best mean rank first
+    values: Numbers  # by setting and method, shape (n, k); lower is better, and infinite the worst
+    left_out: int = 0  # further settings, where a method has not, or not yet, run
+    one_unit: bool = True  # whether differences of values can be compared between settings
 
     @property
     def num_settings(self) -> int:

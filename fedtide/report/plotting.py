@@ -25,22 +25,8 @@ def plot(
 ) -> list[Axes]:
     """Draw a curve of runs, by default their metric; return the axes, one for each setting.
 
-    Parameters
-    ----------
-    subject
-        The runs.
-    value
-        What evaluations have, as in their records: `accuracy`, `loss`, `train_loss`.
-    x
-        `rounds`, `uploads`, `bytes` or `time`; by default `rounds`, or `time` where asynchronous methods are
-        among others.
-    ax
-        Axes to draw on, as many as there are settings; by default a new figure of pyplot.
-
-    Raises
-    ------
-    SettingsError
-        matplotlib is missing, the runs have no such value or axis, or there are fewer or more axes.
+    For users, `Run.plot` and `Comparison.plot` describe the arguments. SettingsError: matplotlib is missing,
+    the runs have no such value or axis, or there are fewer or more axes than settings.
     """
     require_matplotlib()
     from matplotlib import pyplot, rc_context

@@ -13,14 +13,7 @@ from fedtide.report.page import Page, render
 def write_page(page: Page, file: Path, shared: Path | None = None) -> Path:
     """Write a page atomically, and return its path; OSError: that is impossible.
 
-    Parameters
-    ----------
-    page
-        Its contents.
-    file
-        The HTML file.
-    shared
-        The folder of Plotly, a file that is written once and that the page links to; None: it is inside.
+    `shared` is the folder of Plotly, which is written once, and which the page links to; None: it is inside.
     """
     text = render(page, "" if shared is None else _link(file, _library_in(shared)))
     with replacing(file) as temporary:

@@ -32,12 +32,8 @@ METRICS = ("perplexity",)  # beside the accuracy
 class NextToken(Criterion):
     """Cross-entropy of the next token, and accuracy: means over all tokens that are no padding.
 
-    Outputs have shape (n, L, V), targets (n, L), of which those that are `IGNORED` are padding.
-
-    Parameters
-    ----------
-    length, vocabulary
-        L and V: they limit the memory of an evaluation.
+    Outputs have shape (n, L, V), targets (n, L), of which those that are `IGNORED` are padding. L and V, the
+    `length` and the `vocabulary`, limit the memory of an evaluation.
     """
 
     metric: ClassVar[Metric] = ACCURACY
@@ -123,14 +119,10 @@ class Blocks(NamedTuple):
 
 
 class Tokenizer:
-    """The tokenizer of a language model, in a folder or of the Hugging Face hub, and its number of tokens.
+    """The tokenizer of a language model, in a folder or of the Hugging Face hub.
 
+    Its `vocabulary` is the number of tokens of the model, which may have more than its tokenizer.
     SettingsError: there is none, or it would need code of its own.
-
-    Attributes
-    ----------
-    vocabulary
-        Different tokens: those of the model, which may have more than its tokenizer.
     """
 
     def __init__(self, path: str) -> None:

@@ -105,24 +105,12 @@ class UndefinedMetricError(SettingsError):
 
 @dataclass(frozen=True)
 class MetricFunction:
-    """A metric with its function.
+    """A metric with its function."""
 
-    Attributes
-    ----------
-    spec
-        As the user has written it.
-    metric
-        Its name, and how its values are read.
-    part
-        The function, and the options that the spec sets.
-    view
-        What the function gets beside the targets.
-    """
-
-    spec: str
+    spec: str  # as the user has written it
     metric: Metric
-    part: Part
-    view: View
+    part: Part  # the function, and the options that the spec sets
+    view: View  # what the function gets beside the targets
 
     @classmethod
     def of(cls, text: str) -> MetricFunction:
@@ -145,12 +133,8 @@ class MetricFunction:
     def value(self, targets: NDArray[Any], given: NDArray[Any], num_classes: int) -> float:
         """Return its value for all targets, as of `targets_of`, and what its `view` is.
 
-        Raises
-        ------
-        UndefinedMetricError
-            It has none: it is not finite, or scikit-learn warns that it is undefined.
-        SettingsError
-            What the function returns is not one number.
+        UndefinedMetricError: it is not finite, or scikit-learn warns that it is undefined. SettingsError:
+        what the function returns is not one number.
         """
         from sklearn.exceptions import UndefinedMetricWarning
 

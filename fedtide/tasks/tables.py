@@ -51,24 +51,15 @@ C = TypeVar("C", bound="Column")
 
 
 class Column(ABC):
-    """A column, from which values are read; SettingsError: one is missing or of another kind.
+    """A column, from which values are read; SettingsError: one is missing or of another kind."""
 
-    Attributes
-    ----------
-    name
-        Its name in the table.
-    what
-        The beginning of messages about it.
-    is_category
-        Whether it becomes a feature of 0 or 1 for each of its values; otherwise its numbers are features.
-    """
-
-    name: str
-    what: str
+    name: str  # in the table
+    what: str  # the beginning of messages about it
 
     @property
     @abstractmethod
-    def is_category(self) -> bool: ...
+    def is_category(self) -> bool:
+        """Whether it becomes a feature of 0 or 1 for each of its values; else its numbers are features."""
 
     @abstractmethod
     def distinct(self) -> tuple[list[Any], NDArray[np.intp]]:
@@ -107,23 +98,11 @@ class Column(ABC):
 
 
 class Table(Generic[C]):
-    """The columns of a table that have not been taken yet.
+    """The columns of a table, by name, that have not been taken yet.
 
-    Parameters
-    ----------
-    what
-        The beginning of messages about it.
-    columns
-        By name.
-    train
-        Whether each row is a training example, shape (n,).
-    standardise
-        Whether numbers get mean 0 and deviation 1 over the training examples; those all alike become 0.
-
-    Attributes
-    ----------
-    counted
-        Which rows these are computed from, shape (n,): `train`, but for clients that never come.
+    `what` begins messages about it, and `train` says which rows are training examples, shape (n,). If it is
+    to `standardise`, numbers get mean 0 and deviation 1 over the rows that are `counted`, shape (n,): those
+    of training, but for clients that never come.
     """
 
     def __init__(

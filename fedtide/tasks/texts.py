@@ -240,13 +240,7 @@ class Sentiment140(Checked):
 
 
 class Table:
-    """The rows of the table, which is in a folder, or in an archive there; downloaded if it is missing.
-
-    Raises
-    ------
-    ValueError
-        It cannot be downloaded.
-    """
+    """The rows of the table, in a folder or an archive there; it is downloaded if it is missing."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / TABLE
