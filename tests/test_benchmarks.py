@@ -16,6 +16,8 @@ import scripts
 
 from benchmarks import measure, with_torch
 from benchmarks.absences import Fault, problems, summary
+from benchmarks.gpu import LARGE
+from benchmarks.gpu_bounds import of_a_step
 from benchmarks.scaling import hidden_units, weights_of
 from benchmarks.tables import TABLES, command_of
 from benchmarks.workloads import WORKLOADS, job_of, write_stand_in
@@ -245,6 +247,16 @@ def test_a_device_is_checked_against_the_cpu(tmp_path: Path) -> None:
     speeds = {result["way"]: result for result in results if result["kind"] == "speed"}
     assert {"fedtide", "by hand: vmap", "by hand: JAX", "recorded", "4 streams"} <= set(speeds)
     assert all("error" not in result for way, result in speeds.items() if way != "by hand: JAX")
+
+
+def test_what_a_step_needs_is_counted() -> None:
+    """Of 5 examples, 784 pixels, 10 classes: forwards, and backwards for the weights alone."""
+    work = LARGE["logistic"]
+    _, _, operations = of_a_step(work, "loop", 1)
+    assert operations == 2 * 5 * 784 * 10 * 2
+    alone, together = (of_a_step(work, "stacked", size) for size in (1, 4))
+    assert together[0] == alone[0]  # calls, which a cohort shares
+    assert together[1] == pytest.approx(4 * alone[1], rel=0.01)  # bytes, which it does not
 
 
 def test_startup(tmp_path: Path) -> None:
