@@ -209,4 +209,5 @@ def _check_call(kind: str, name: str, found: Callable[..., Any]) -> None:
         signature.bind(*names, **keywords)
     except (TypeError, ValueError) as error:
         call = ", ".join((*names, "*, options"))
-        raise SettingsError(f"{kind} {name} has to be called as {name}({call}): {error}") from None
+        said = f"{kind} {name} has to be called as {name}({call}): {error}"
+        raise SettingsError(f"{said}; wrap what a library has in such a function") from None
