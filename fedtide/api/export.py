@@ -9,6 +9,7 @@ import argparse
 import math
 import warnings
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,9 +27,8 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    from fedtide.tasks.modules import LanguageModel
-
 PROG = "fedtide export"
+FOLDERS = ("transformers", "peft")  # what these formats are
 EXAMPLES = 3  # from which the file is made; it is compared on others
 CLOSE = 1e-4  # relative to the largest output
 
@@ -131,32 +131,23 @@ def _onnx(model: nn.Module, example: torch.Tensor, path: Path) -> Outputs:
     return lambda given: np.asarray(session.run(None, {"input": given.numpy()})[0])
 
 
-def _transformers(model: nn.Module, example: torch.Tensor, path: Path) -> Outputs:
-    own = _language_model("transformers", model)
-    from transformers import AutoModelForCausalLM
-
-    with quietly("transformers"):
-        own.save_merged(path)
-        read = AutoModelForCausalLM.from_pretrained(path)
-    return lambda given: np.asarray(read(given).logits)
-
-
-def _peft(model: nn.Module, example: torch.Tensor, path: Path) -> Outputs:
-    own = _language_model("peft", model)
-    from peft import AutoPeftModelForCausalLM
-
-    with quietly("peft"):
-        own.save_adapters(path)
-        read = AutoPeftModelForCausalLM.from_pretrained(path)
-    return lambda given: np.asarray(read(given).logits)
-
-
-def _language_model(to: str, model: nn.Module) -> LanguageModel:
+def _pretrained(to: str, model: nn.Module, example: torch.Tensor, path: Path) -> Outputs:
+    """Write a language model to a folder as transformers has it, or its adapters as peft does."""
     from fedtide.tasks.modules import LanguageModel
 
     if not isinstance(model, LanguageModel):
         raise SettingsError(f"{to}: it is for language models, --model hf-lm")
-    return model
+    with quietly(to):
+        if to == "peft":
+            from peft import AutoPeftModelForCausalLM as Auto
+
+            model.save_adapters(path)
+        else:
+            from transformers import AutoModelForCausalLM as Auto
+
+            model.save_merged(path)
+        read = Auto.from_pretrained(path)
+    return lambda given: np.asarray(read(given).logits)
 
 
 FORMATS: dict[str, Callable[[nn.Module, torch.Tensor, Path], Outputs]] = {
@@ -164,10 +155,8 @@ FORMATS: dict[str, Callable[[nn.Module, torch.Tensor, Path], Outputs]] = {
     "torchscript": _torchscript,
     "safetensors": _safetensors,
     "numpy": _numpy,
-    "transformers": _transformers,
-    "peft": _peft,
+    **{to: partial(_pretrained, to) for to in FOLDERS},
 }
-FOLDERS = ("transformers", "peft")  # what these formats are
 SUFFIXES = {"onnx": ".onnx", "torchscript": ".pt", "safetensors": ".safetensors", "numpy": ".npz"}
 
 
