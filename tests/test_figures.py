@@ -10,6 +10,7 @@ import pytest
 
 import fedtide
 import sim
+from fedtide.comparison.comparison import Comparison
 from fedtide.comparison.results import CellRun
 from fedtide.config import Settings
 from fedtide.config.grid import Cell
@@ -21,7 +22,6 @@ from fedtide.report.curves import curves_figure
 from fedtide.report.figures import Print, drawings
 from fedtide.report.plots import Entry, Figure, Toggle
 from fedtide.report.plotting import plot
-from fedtide.report.subject import Subject
 
 pytest.importorskip("matplotlib")
 from matplotlib import rc_context, rcParams
@@ -184,7 +184,7 @@ GRID = [
 
 def test_which_panels_are_drawn() -> None:
     """Each curve of each setting and of all settings together, over one axis."""
-    subject = Subject(GRID)
+    subject = Comparison(GRID, Path())
     runs = {label: [run for _, run in group] for label, group in subject.groups.items()}
     figure = curves_figure(runs, subject.panels, {})
     assert figure is not None
@@ -232,12 +232,12 @@ def test_plots_of_runs_and_comparisons() -> None:
     """A curve for each setting; where asynchronous methods are among others, over time."""
     from matplotlib import pyplot
 
-    axes = plot(Subject(GRID), "loss")
+    axes = plot(Comparison(GRID, Path()), "loss")
     assert [own.get_title() for own in axes] == ["trace phones", "trace labels"]
     assert axes[0].get_lines()[0].get_ydata().tolist() == [0.9, 0.8, 0.5]
     assert (axes[0].get_xlabel(), axes[0].get_ylabel()) == ("rounds", "loss")
     both = [run_of("fedavg", [0.1, 0.2, 0.5], **{"round-ends": ends}) for ends in (0, 5)]
-    (own,) = plot(Subject(both))
+    (own,) = plot(Comparison(both, Path()))
     assert own.get_xlabel() == "virtual time, minutes"
     assert [text.get_text() for text in own.get_legend().get_texts()] == [
         "fedavg · round-ends 0",

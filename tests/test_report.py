@@ -14,6 +14,7 @@ import fedtide
 import sim
 from clients.simulated.evaluation import part_scores
 from fedtide.comparison.bands import bands_of
+from fedtide.comparison.comparison import Comparison
 from fedtide.comparison.pivot import pivots_of
 from fedtide.comparison.results import CellRun, rows_of
 from fedtide.config import Settings
@@ -28,7 +29,7 @@ from fedtide.report.__main__ import main
 from fedtide.report.curves import curves_figure, smoothed
 from fedtide.report.participation import COLUMNS, ROWS, StateGrid, of_run
 from fedtide.report.rounds import event_figure
-from fedtide.report.subject import Subject, read_subject
+from fedtide.report.subject import read_subject
 from traces import RoundAvailability
 
 SMALL = [
@@ -305,7 +306,7 @@ def test_a_grid_of_strategies_and_traces() -> None:
             varied = {"strategy": strategy, "trace": trace}
             run = Run(Path(), {}, {}, [{"round": 1, "accuracy": accuracy}])
             runs.append(CellRun(Cell(Settings(**varied), varied), run))
-    subject = Subject(runs)
+    subject = Comparison(runs, Path())
     assert list(subject.panels) == ["trace always", "trace phones"]
     (found,) = pivots_of(rows_of(runs))
     assert found.texts == [["fedavg", "80.00", "70.00"], ["mifa", "90.00", "60.00"], ["mimic", "90.00", ""]]
@@ -326,7 +327,7 @@ def test_asynchronous_and_synchronous_methods_share_a_panel() -> None:
                 )
             )
     names = {f"fedavg · round-ends {ends}": f"fedavg · round-ends {ends} · trace " for ends in (0, 5)}
-    assert Subject(runs).panels == {
+    assert Comparison(runs, Path()).panels == {
         f"trace {trace}": {name: label + trace for name, label in names.items()}
         for trace in ("phones", "speeds")
     }

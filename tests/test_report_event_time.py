@@ -111,7 +111,7 @@ def test_a_run_has_the_rounds_that_are_shown_without_training(tmp_path: Path, ow
         ended = {client for client, *_ in ran["replied"] + ran["dropped"] + ran["withdrawn"]}
         at_work = {*ran.get("at_work", []), *ran["selected"]} - ended
         assert {*np.flatnonzero(states == State.LATE).tolist()} == at_work
-    page = page_of(read_subject([folder.path]), compute=False)
+    page = page_of(read_subject([folder.path]), [folder.path], compute=False)
     names = [figure.name for figure in page.figures]
     assert names[:4] == ["curves", "gantt", "lag", "participation"]
     assert next(iter(page.figures[0].toggles[0].options)) == "seconds"

@@ -159,9 +159,8 @@ def load(folder: str | os.PathLike[str], *, trust: bool = False) -> Run | Compar
     path = Path(folder).absolute()
     if not os.path.exists(path / CELLS):
         return read_run(path, trust, records=True)
-    subject = read_subject([path], trust)
-    runs = [CellRun(cell, run.with_records()) for cell, run in subject.runs]
-    return Comparison(runs, path, subject.baseline, subject.reach, subject.lacking)
+    found = read_subject([path], trust)
+    return replace(found, runs=[CellRun(cell, run.with_records()) for cell, run in found.runs])
 
 
 @contextmanager

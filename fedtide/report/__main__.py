@@ -64,7 +64,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             formats, look = _look(arguments)
         with consistent(arguments.folders):
             subject = read_subject(arguments.folders, arguments.trust, arguments.baseline)
-            contents = page_of(subject)
+            contents = page_of(subject, arguments.folders)
         if arguments.figures:
             x = arguments.x or subject.main_axis
             written = write_figures(contents.figures, arguments.figures, formats, x, look)

@@ -29,7 +29,7 @@ VALUES, MAIN = "Values", "main"  # the toggle of what is drawn, and its option f
 Bands = Mapping[str, Mapping[str, Band]]
 """Of one curve, by label and axis."""
 Panels = Mapping[str, Mapping[str, str]]
-"""See `Subject.panels`."""
+"""See `Comparison.panels`."""
 Papers = Mapping[str, float | None]
 """The results that papers report, in percent, by label."""
 

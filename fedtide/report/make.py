@@ -15,11 +15,9 @@ from pathlib import Path
 from rich.console import Console
 
 from fedtide.base.wording import count, say
-from fedtide.comparison import claims, tables
-from fedtide.comparison.claims import Lacking
+from fedtide.comparison import tables
 from fedtide.comparison.comparison import Comparison
-from fedtide.comparison.methods import without_seed
-from fedtide.comparison.results import CellRun, Row, rows_of
+from fedtide.comparison.results import CellRun
 from fedtide.config import Settings
 from fedtide.engine.client_numbers import ClientNumbers
 from fedtide.engine.client_states import try_trace
@@ -39,7 +37,7 @@ from fedtide.report.participation_figure import participation_figure
 from fedtide.report.plots import MAX_RUNS, Figure, columns_table
 from fedtide.report.ranks import ranks_figure
 from fedtide.report.rounds import event_figure, phase_figure
-from fedtide.report.subject import Subject, subject_of
+from fedtide.report.subject import subject_of
 from fedtide.report.tuning import Search, read_searches, tuning_figure
 from fedtide.report.write import write_page
 from traces import Trace
@@ -54,7 +52,7 @@ def report_run(experiment: Experiment, ended: Outcome, folder: Path, console: Co
     def make() -> Path:
         run = read_run(folder, records=True)
         keep_numbers_of(experiment, ended, run)
-        contents = page_of(subject_of(run), compute=False, trace=experiment.trace)
+        contents = page_of(subject_of(run), [folder], compute=False, trace=experiment.trace)
         return _write(contents, folder, experiment.settings)
 
     if experiment.settings.report != "none" and "failed" not in ended.summary:
@@ -65,11 +63,9 @@ def report_comparison(comparison: Comparison, settings: Settings, console: Conso
     """Write the page of a comparison that has a finished run, if the settings ask for a report."""
 
     def make() -> Path:
-        found, folder = comparison, comparison.folder
-        subject = Subject(
-            found.runs, shlex.join(sys.argv), found.reach, found.baseline, [folder], found.lacking
-        )
-        return _write(page_of(subject, compute=False), folder, settings)
+        folder = comparison.folder
+        made = replace(comparison, command=shlex.join(sys.argv))
+        return _write(page_of(made, [folder], compute=False), folder, settings)
 
     if comparison.rows and settings.report != "none":
         _try(console, make)
@@ -92,8 +88,10 @@ def _try(console: Console, make: Callable[[], Path]) -> None:
     say(console, line)
 
 
-def page_of(subject: Subject, compute: bool = True, trace: Trace | None = None) -> Page:
-    """Return the contents of the page.
+def page_of(
+    subject: Comparison, folders: Sequence[Path], compute: bool = True, trace: Trace | None = None
+) -> Page:
+    """Return the contents of the page of what was read from some folders.
 
     `compute` says whether to compute the numbers of clients that the run folders do not have; `trace` is that
     of the only run, if it has been made already.
@@ -119,22 +117,22 @@ def page_of(subject: Subject, compute: bool = True, trace: Trace | None = None) 
             read[run.path] = replace(run, records=(), columns=run.history)
     subject = replace(subject, runs=[CellRun(cell, read[run.path]) for cell, run in subject.runs])
     missing = [f"Numbers of clients are missing for {count(n, 'run')}: {why}." for why, n in reasons.items()]
-    rows = _rows(subject)
-    rankings = claims.rankings_of(rows, _lacking(subject))
-    ranks = ranks_figure(rankings)
-    drawn = [ranks, *_figures(subject, numbers, participations, timed, missing)]
+    ranks = ranks_figure(subject.rankings)
+    searches: dict[str, Search] = {}
+    for folder in folders:
+        searches |= read_searches(folder, next(iter(numbers)))
+    drawn = [ranks, *_figures(subject, numbers, participations, timed, searches, missing)]
     figures = [figure for figure in drawn if figure is not None]
-    said = [] if ranks else claims.sentences(rankings)
-    costs = columns_table(tables.costs(rows))
+    costs = columns_table(tables.costs(subject.rows))
     has_bias = any(figure.name == "bias" for figure in figures)
     return Page(
         title=page.title(subject),
         subtitle=page.subtitle(subject),
         warnings=page.problems(subject),
-        facts=[] if subject.is_comparison else page.facts(subject.runs[0].run),
-        results=page.results(rows, subject, said) if rows else None,
+        facts=page.facts(subject.runs[0].run) if subject.is_one_run else [],
+        results=page.results(subject, [] if ranks else subject.claims) if subject.rows else None,
         text_tables=[
-            *([("Costs to target", costs)] if subject.is_comparison and costs.rows else []),
+            *([("Costs to target", costs)] if costs.rows and not subject.is_one_run else []),
             *groups_tables(numbers, subject.metrics),
         ],
         figures=figures,
@@ -145,18 +143,16 @@ def page_of(subject: Subject, compute: bool = True, trace: Trace | None = None) 
 
 
 def _figures(
-    subject: Subject,
+    subject: Comparison,
     numbers: Mapping[str, Sequence[ClientNumbers]],
     participations: Sequence[tuple[str, Participation]],
     timed: Sequence[TimedRun],
+    searches: Mapping[str, Search],
     missing: Sequence[str],
 ) -> list[Figure | None]:
     runs = {label: [run for _, run in group] for label, group in subject.groups.items()}
     firsts = {label: of[0] for label, of in runs.items()}
     papers = {label: group[0].cell.paper for label, group in subject.groups.items()}
-    searches: dict[str, Search] = {}
-    for folder in subject.folders:
-        searches |= read_searches(folder, next(iter(runs)))
     several = len({cell.settings.seed for cell, _ in subject.runs}) > 1
     seed = [f"Seed {subject.runs[0].cell.settings.seed} only."] if several else []
     some = [f"Only the first {MAX_RUNS} of {len(runs)} combinations of settings."]
@@ -171,19 +167,3 @@ def _figures(
         event_figure(firsts, seed),
         phase_figure({label: [run.history for run in of] for label, of in runs.items()}),
     ]
-
-
-def _rows(subject: Subject) -> list[Row]:
-    finished = [
-        CellRun(replace(cell, varied=cell.varied or {"strategy": cell.settings.strategy}), run)
-        for cell, run in subject.runs
-        if len(run.history)
-    ]
-    lacking = [without_seed(run.varied) for run in subject.lacking]
-    return rows_of(finished, subject.baseline, subject.reach, lacking)
-
-
-def _lacking(subject: Subject) -> list[Lacking]:
-    """Return the runs without a result that counts."""
-    ended = [Lacking(cell.varied, run.status == "failed") for cell, run in subject.runs if run.problem]
-    return [*subject.lacking, *ended]

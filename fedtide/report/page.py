@@ -13,14 +13,13 @@ import numpy as np
 from fedtide.base import dotted
 from fedtide.base.wording import count, duration
 from fedtide.comparison import tables
+from fedtide.comparison.comparison import Comparison
 from fedtide.comparison.pivot import pivots_of
-from fedtide.comparison.results import Row
 from fedtide.engine.client_states import State
 from fedtide.engine.read_run import Run
 from fedtide.engine.run_folder import finite
 from fedtide.report.participation import COLOURS
 from fedtide.report.plots import Figure, Table, columns_table, values_table
-from fedtide.report.subject import Subject
 from fedtide.report.template import TEMPLATE
 from fedtide.tasks import Metric
 
@@ -92,17 +91,17 @@ def embedded(value: Any) -> str:
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
-def title(subject: Subject) -> str:
+def title(subject: Comparison) -> str:
     """Return the page's title."""
     first = subject.runs[0].cell
-    if not subject.is_comparison:
+    if subject.is_one_run:
         return dotted.shown(f"{first.settings.strategy} on {first.settings.task}")
     varied = ", ".join(key.replace("-", " ") for key in first.varied if key != "seed") or "seed"
     tasks = sorted({cell.settings.task for cell, _ in subject.runs})
     return f"Comparison by {varied} on {', '.join(tasks)}"
 
 
-def subtitle(subject: Subject) -> str:
+def subtitle(subject: Comparison) -> str:
     """Return the numbers of clients, rounds, seeds and runs."""
     runs = subject.runs
     clients, rounds, seeds = (
@@ -113,18 +112,18 @@ def subtitle(subject: Subject) -> str:
     up_to = "up to " if any(cell.settings.may_stop_early for cell, _ in runs) else ""
     parts += [f"{up_to}{' or '.join(f'{n:,}' for n in rounds)} rounds"]
     seed = f"seed {seeds[0]}" if len(seeds) == 1 else f"{len(seeds)} seeds"
-    if not subject.is_comparison:
+    if subject.is_one_run:
         return " · ".join([*parts, seed, runs[0].run.path.name])
     combinations = f"{count(len(subject.groups), 'combination')} of settings"
     return " · ".join([count(len(runs), "run"), combinations, seed, *parts])
 
 
-def problems(subject: Subject) -> list[str]:
+def problems(subject: Comparison) -> list[str]:
     """Return sentences about runs that did not finish."""
     found = []
     for run in (run for _, run in subject.runs if run.problem):
         last = f"round {run.last_round}" if len(run.history) else "no round"
-        name = f"Run {run.path.name}" if subject.is_comparison else "This run"
+        name = "This run" if subject.is_one_run else f"Run {run.path.name}"
         found.append(f"{name} {run.problem}. Its records end with {last} of {run.settings.num_rounds}.")
     return [*found[:MAX_WARNINGS], *subject.missing[:MAX_WARNINGS]]
 
@@ -163,15 +162,16 @@ def _number(value: Any, factor: float, digits: int) -> str:
     return f"{factor * value:,.{digits}f}" if known else ""
 
 
-def results(rows: Sequence[Row], subject: Subject, claims: Sequence[str]) -> Results:
+def results(subject: Comparison, claims: Sequence[str]) -> Results:
     """Return the table of results, with the claims below it."""
+    rows = subject.rows
     columns = [tables.columns(row) for row in rows]
     grid = next((pivot for pivot in pivots_of(rows) if pivot.is_grid), None)
     bold = frozenset((i, j + 1) for i, j in grid.best) if grid else frozenset()
     return Results(
         columns_table(columns),
         [("CSV", tables.comma_separated(rows)), ("Markdown", tables.markdown(columns))],
-        [*([grid.note] if grid else []), tables.caption(rows), *claims] if subject.is_comparison else [],
+        [] if subject.is_one_run else [*([grid.note] if grid else []), tables.caption(rows), *claims],
         Table(grid.headings, grid.texts, bold) if grid else None,
     )
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from fedtide.base.allowed import did_you_mean
 from fedtide.base.errors import SettingsError
 from fedtide.base.wording import count
+from fedtide.comparison.comparison import Comparison
 from fedtide.report.curves import curves_figure
 from fedtide.report.figures import AXES, Drawing, Print, drawings, require_matplotlib
-from fedtide.report.subject import Subject
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -21,7 +21,7 @@ SIZE = (4.0, 3.0)  # inches of a setting
 
 
 def plot(
-    subject: Subject, value: str = "", x: str = "", ax: Axes | Sequence[Axes] | None = None
+    subject: Comparison, value: str = "", x: str = "", ax: Axes | Sequence[Axes] | None = None
 ) -> list[Axes]:
     """Draw a curve of runs, by default their metric; return the axes, one for each setting.
 
@@ -62,7 +62,7 @@ def plot(
     return axes
 
 
-def picture(subject: Subject) -> str:
+def picture(subject: Comparison) -> str:
     """Return the curves of the metric as an image in HTML; nothing without matplotlib or evaluations."""
     try:
         drawing = _drawings(subject)[subject.metric.key]
@@ -78,7 +78,7 @@ def picture(subject: Subject) -> str:
     return f'<img src="data:image/svg+xml;base64,{b64encode(file.getvalue()).decode()}" alt="curves">'
 
 
-def _drawings(subject: Subject, x: str = "") -> dict[str, Drawing]:
+def _drawings(subject: Comparison, x: str = "") -> dict[str, Drawing]:
     """Return what can be drawn, by the keys of evaluations."""
     runs = {label: [run for _, run in group] for label, group in subject.groups.items()}
     papers = {label: group[0].cell.paper for label, group in subject.groups.items()}

@@ -6,15 +6,15 @@ import json
 import os
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from fedtide.base import dotted
 from fedtide.base.errors import SettingsError
 from fedtide.comparison.claims import Lacking
-from fedtide.comparison.comparison import CELLS, COMPARISON
-from fedtide.comparison.methods import Baseline, label_of, method_of, parse_baseline, setting_of, without_seed
+from fedtide.comparison.comparison import CELLS, COMPARISON, Comparison
+from fedtide.comparison.methods import parse_baseline, without_seed
 from fedtide.comparison.results import CellRun, parse_targets
 from fedtide.config.grid import Cell
 from fedtide.config.settings import EXECUTION_ONLY, shown
@@ -22,81 +22,16 @@ from fedtide.config.target import Target
 from fedtide.engine.read_run import Run, read_run
 from fedtide.engine.records import is_number
 from fedtide.engine.run_files import command_of, read_json
-from fedtide.tasks import Metric
 
 UNIMPORTANT = EXECUTION_ONLY | {"cohort"}  # settings that do not make two runs different
 
 
-@dataclass(frozen=True)
-class Subject:
-    """The subject of a report: a run, or several that are compared."""
-
-    runs: Sequence[CellRun]  # without their records
-    command: str = ""  # that made it; empty if there are several
-    reach: Sequence[Target] = ()  # to which the tables show the cost
-    baseline: Baseline | None = None  # see `Comparison`
-    folders: Sequence[Path] = ()
-    lacking: Sequence[Lacking] = ()  # the runs that a comparison lists and that are not finished
-
-    @property
-    def is_comparison(self) -> bool:
-        """Whether there are several runs, or one of a comparison."""
-        return len(self.runs) > 1 or bool(self.runs[0].cell.varied)
-
-    @property
-    def missing(self) -> list[str]:
-        """Sentences about the runs that are not finished."""
-        return [
-            f"{label_of(run.varied)}: {'failed' if run.failed else 'not finished'}" for run in self.lacking
-        ]
-
-    @property
-    def metrics(self) -> Sequence[Metric]:
-        """What was measured: the metric of the task first."""
-        return self.runs[0].run.measured
-
-    @property
-    def metric(self) -> Metric:
-        """The metric of the task."""
-        return self.metrics[0]
-
-    @property
-    def main_axis(self) -> str:
-        """The horizontal axis of its curves: time where rounds are not the same for all methods."""
-        return "time" if len({cell.settings.round_ends for cell, _ in self.runs}) > 1 else "rounds"
-
-    @property
-    def groups(self) -> dict[str, list[CellRun]]:
-        """The runs by labels that distinguish them; those of a group differ only in the seed."""
-        groups: dict[str, list[CellRun]] = {}
-        for found in self.runs:
-            label = label_of(found.cell.others) or found.cell.settings.strategy
-            groups.setdefault(label, []).append(found)
-        return groups
-
-    @property
-    def panels(self) -> dict[str, dict[str, str]]:
-        """The labels that are drawn together: by panel, a label for each name in it.
-
-        In a grid, a panel is a setting, and names are methods; else there is one panel with all labels.
-        """
-        panels: dict[str, dict[str, str]] = {}
-        for label, group in self.groups.items():
-            varied = group[0].cell.others
-            name = label_of(method_of(varied)) or group[0].cell.settings.strategy
-            panels.setdefault(label_of(setting_of(varied)), {})[name] = label
-        methods = {name for panel in panels.values() for name in panel}
-        if len(methods) > 1 and 1 < len(panels) < len(self.groups):
-            return panels
-        return {"": {label: label for label in self.groups}}
-
-
-def subject_of(run: Run) -> Subject:
+def subject_of(run: Run) -> Comparison:
     """Make a single run the subject of a report."""
-    return Subject([CellRun(Cell(run.settings, {}), run)], command_of(run.config), folders=[run.path])
+    return Comparison([CellRun(Cell(run.settings, {}), run)], run.path, command=command_of(run.config))
 
 
-def read_subject(folders: Sequence[Path], trust: bool = False, baseline: str = "") -> Subject:
+def read_subject(folders: Sequence[Path], trust: bool = False, baseline: str = "") -> Comparison:
     """Read the runs of several folders, each of a run or of a comparison.
 
     `trust` is as of `read_run` and `baseline` as of `parse_baseline`; by default, it is that of the
@@ -117,17 +52,17 @@ def read_subject(folders: Sequence[Path], trust: bool = False, baseline: str = "
         raise SettingsError(f"these runs have several versions of {', '.join(alike)}: report one at a time")
     every = [*(cell.others for cell, _ in runs), *(without_seed(run.varied) for run in lacking)]
     kept = parts[0].baseline if len(parts) == 1 else None
-    return Subject(
+    return Comparison(
         runs,
-        parts[0].command if len(parts) == 1 else "",
-        next((part.reach for part in reversed(parts) if part.reach), ()),
+        folders[0],
         parse_baseline(baseline, every) if baseline else kept,
-        folders,
+        next((part.reach for part in reversed(parts) if part.reach), ()),
         lacking,
+        command=parts[0].command if len(parts) == 1 else "",
     )
 
 
-def _read(folder: Path, trust: bool) -> Subject:
+def _read(folder: Path, trust: bool) -> Comparison:
     if not os.path.isdir(folder):
         raise SettingsError(f"folder {folder} does not exist")
     part = _comparison(folder, trust) if (folder / CELLS).exists() else subject_of(read_run(folder, trust))
@@ -161,7 +96,7 @@ def _targets(kept: Any) -> list[Target]:
         return []
 
 
-def _comparison(folder: Path, trust: bool) -> Subject:
+def _comparison(folder: Path, trust: bool) -> Comparison:
     index, about = read_json(folder / CELLS), read_json(folder / COMPARISON)
     if not isinstance(index, list) or not all(isinstance(entry, dict) for entry in index):
         raise SettingsError(f"{folder / CELLS} is not a list of cells")
@@ -182,5 +117,5 @@ def _comparison(folder: Path, trust: bool) -> Subject:
             lacking.append(Lacking(varied, isinstance(failed, dict) and name in failed))
     baseline = about.get("baseline")  # earlier versions kept none
     known = isinstance(baseline, dict) and any(baseline.items() <= entry.items() for entry in index)
-    reach = _targets(about.get("reach"))
-    return Subject(runs, command_of(about), reach, baseline if known else None, [folder], lacking)
+    kept = baseline if known else None
+    return Comparison(runs, folder, kept, _targets(about.get("reach")), lacking, command=command_of(about))

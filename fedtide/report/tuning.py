@@ -60,7 +60,7 @@ def _is_trial(trial: Any) -> bool:
 def tuning_figure(
     searches: Mapping[str, Search], panels: Mapping[str, Mapping[str, str]], metrics: Sequence[Metric]
 ) -> Figure | None:
-    """Return the figure of some searches, by key and panel (`Subject.panels`); None without any.
+    """Return the figure of some searches, by key and panel (`Comparison.panels`); None without any.
 
     `metrics` are those of the task and of the user's choice, one of which was searched for.
     """
