@@ -29,8 +29,7 @@ from fedtide.engine.transports.ray.leftovers import CELL, locked_folder
 from fedtide.plan import Plan
 
 if TYPE_CHECKING:  # Ray is not installed on every machine
-    from fedtide.comparison.on_ray import OnRay
-    from fedtide.comparison.shipping import Shipped
+    from fedtide.comparison.on_ray import OnRay, Shipped
 
 Files = Mapping[str, bytes]
 Outcome = Files | str

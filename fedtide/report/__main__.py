@@ -27,8 +27,8 @@ from fedtide.report.figures import (
     write_figures,
 )
 from fedtide.report.make import FILE, page_of
+from fedtide.report.page import write_page
 from fedtide.report.subject import read_subject
-from fedtide.report.write import write_page
 
 ALONE = (("output", "link"), ("format", "x", "columns", "width", "legend", "style"))
 """Flags of the page alone, and of figures."""

@@ -31,7 +31,7 @@ from fedtide.report.curves import curves_figure
 from fedtide.report.event_time import TimedRun, tasks_of
 from fedtide.report.event_time_figures import gantt_figure, lag_figure
 from fedtide.report.groups import groups_figures, groups_tables
-from fedtide.report.page import Page
+from fedtide.report.page import Page, write_page
 from fedtide.report.participation import Participation, of_run
 from fedtide.report.participation_figure import participation_figure
 from fedtide.report.plots import MAX_RUNS, Figure, columns_table
@@ -39,7 +39,6 @@ from fedtide.report.ranks import ranks_figure
 from fedtide.report.rounds import event_figure, phase_figure
 from fedtide.report.subject import subject_of
 from fedtide.report.tuning import Search, read_searches, tuning_figure
-from fedtide.report.write import write_page
 from traces import Trace
 
 FILE = "report.html"

@@ -1,16 +1,23 @@
-"""The page of a report, in HTML that works without a network: its contents, its texts and tables."""
+"""The page of a report, in HTML that works without a network: its contents, its texts and tables.
+
+Plotly is inside, or in a file beside it that many pages share.
+"""
 
 from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import numpy as np
 
 from fedtide.base import dotted
+from fedtide.base.files import replacing
 from fedtide.base.wording import count, duration
 from fedtide.comparison import tables
 from fedtide.comparison.comparison import Comparison
@@ -80,6 +87,29 @@ def render(page: Page, plotly: str = "") -> str:
         address=plotly,
         plotly="" if plotly else Markup(get_plotlyjs().replace("</script", "<\\/script")),
     )
+
+
+def write_page(page: Page, file: Path, shared: Path | None = None) -> Path:
+    """Write a page atomically, and return its path; OSError: that is impossible.
+
+    `shared` is the folder of Plotly, which is written once, and which the page links to; None: it is inside.
+    """
+    library = "" if shared is None else os.path.relpath(_library_in(shared), file.parent)
+    text = render(page, quote(library.replace(os.sep, "/")))
+    with replacing(file) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+    return file
+
+
+def _library_in(folder: Path) -> Path:
+    """Return the file of Plotly in a folder; pages that a later version makes link to another one."""
+    from plotly.offline import get_plotlyjs, get_plotlyjs_version  # not needed before
+
+    file = folder / f"plotly-{get_plotlyjs_version()}.min.js"
+    if not file.exists():
+        with replacing(file, file.with_name(f".{file.name}.{os.getpid()}")) as temporary:
+            temporary.write_text(get_plotlyjs(), encoding="utf-8")
+    return file
 
 
 def embedded(value: Any) -> str:

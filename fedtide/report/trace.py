@@ -27,12 +27,11 @@ from fedtide.report import plots
 from fedtide.report.bias import bias_figure
 from fedtide.report.event_time import TimedRun, describe_timeline, play, statistics_of, tasks_of
 from fedtide.report.event_time_figures import gantt_figure, lag_figure
-from fedtide.report.page import Page
+from fedtide.report.page import Page, write_page
 from fedtide.report.participation import Participation, StateGrid, began_at, of_run
 from fedtide.report.participation_figure import participation_figure
 from fedtide.report.plots import Figure, Table, values_table
 from fedtide.report.trace_statistics import Line, TraceReport, describe, observe
-from fedtide.report.write import write_page
 from traces import Trace
 from traces.base import SECOND
 
