@@ -52,8 +52,10 @@ def _plain(kind: str, value: Any, unknown: Callable[[str], object]) -> Any:
         if _FIRST.setdefault(name, digits) == digits:
             return name  # else its module is no longer what another process imports
     # What tells others apart is a part of their names.
-    named = factory is value and getattr(value, "__name__", "").isidentifier()
-    name = f"{_name_of(value)}{'__' if named else '_'}{(digits or uuid.uuid4().hex)[:10]}"
+    own = getattr(value, "__name__", "")
+    named = factory is value and own.isidentifier()
+    readable = own if own.isidentifier() else type(value).__name__
+    name = f"{readable}{'__' if named else '_'}{(digits or uuid.uuid4().hex)[:10]}"
     name = dotted.provide(name, factory)
     if digits is None:
         unknown(f"{kind} {name}")
@@ -71,7 +73,7 @@ def _factory(kind: str, value: Any) -> Callable[..., Any]:
 
     SettingsError: it is neither.
     """
-    if kind == "model" and _is_module(value):
+    if kind == "model" and "torch" in sys.modules and isinstance(value, sys.modules["torch"].nn.Module):
         name = type(value).__name__
         raise SettingsError(
             f"model: a {name} that was made already; every run makes its own: give lambda: {name}(...)"
@@ -87,16 +89,6 @@ def _factory(kind: str, value: Any) -> Callable[..., Any]:
     raise SettingsError(f"{kind} is {shown(value)}; give a name, a class or a function")
 
 
-def _is_module(value: Any) -> bool:
-    """Whether an object is a PyTorch model, without importing PyTorch."""
-    return "torch" in sys.modules and isinstance(value, sys.modules["torch"].nn.Module)
-
-
 def _positional(value: Callable[..., Any]) -> list[str]:
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     return [p.name for p in inspect.signature(value).parameters.values() if p.kind in kinds]
-
-
-def _name_of(value: Any) -> str:
-    name = getattr(value, "__name__", type(value).__name__)
-    return name if name.isidentifier() else type(value).__name__

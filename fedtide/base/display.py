@@ -82,7 +82,9 @@ class Stream:
     def _show(self, text: str) -> None:
         encoding = getattr(self._file, "encoding", None) or "utf-8"
         encoded = text.encode(encoding, "backslashreplace")
-        if self.is_output or not self._raw or _never_blocks(self._raw):
+        raw = self._raw
+        never_blocks = not raw or stat.S_ISREG(os.fstat(raw.fileno()).st_mode)
+        if self.is_output or never_blocks:
             self._put(encoded, encoding)
         elif self._is_idle():
             self._writing = threading.Thread(target=self._put, args=(encoded, encoding), daemon=True)
@@ -120,10 +122,6 @@ def _raw(file: TextIO | None) -> io.FileIO | None:
         return None
     raw = getattr(file.buffer, "raw", file.buffer)
     return raw if isinstance(raw, io.FileIO) else None
-
-
-def _never_blocks(raw: io.FileIO) -> bool:
-    return stat.S_ISREG(os.fstat(raw.fileno()).st_mode)
 
 
 def _closed() -> OSError:

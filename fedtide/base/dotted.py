@@ -125,7 +125,8 @@ def load(kind: str, name: str) -> Any:
     module = _import(part, module_name)
     if not hasattr(module, attribute):
         where = getattr(module, "__file__", None) or module_name
-        own = [key for key, value in vars(module).items() if _is_from(value, module_name)]
+        callables = {key: value for key, value in vars(module).items() if callable(value)}
+        own = [key for key, value in callables.items() if getattr(value, "__module__", None) == module_name]
         defined = f"it defines {', '.join(own)}" if own else "it defines nothing that could be meant"
         raise SettingsError(f"{part}: {where} has no {attribute!r}; {_if_hidden(name) or defined}")
     found = getattr(module, attribute)
@@ -191,11 +192,6 @@ def _if_hidden(name: str) -> str:
     own = [path for path in (here / package, here / f"{package}.py") if path.exists()]
     hidden = own and package in PACKAGES and here != ROOT
     return f"as {package} is a package of fedtide: rename {own[0]}" if hidden else ""
-
-
-def _is_from(value: Any, module: str) -> bool:
-    """Whether something is a class or a function that a module defines."""
-    return callable(value) and getattr(value, "__module__", None) == module
 
 
 def _check_call(kind: str, name: str, found: Callable[..., Any]) -> None:

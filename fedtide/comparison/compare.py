@@ -155,7 +155,7 @@ class _Progress:
     def note(self, settings: Settings, outcome: Outcome) -> None:
         """Store what became of a cell, show and log it."""
         with whole():  # a finished cell is kept
-            found = outcome if isinstance(outcome, str) else self.store.keep(settings, outcome)
+            found = self.store.keep(settings, outcome)
             if isinstance(found, str):
                 self.failed[settings] = found
             else:

@@ -25,7 +25,10 @@ class Measure(NamedTuple):
 def measures_of(rows: Sequence[Row]) -> list[Measure]:
     """Return the measures that all rows have; not the scores where runs stop at a target."""
     stop = any(cell.settings.stop_at for row in rows for cell, _ in row.runs)
-    found = [] if stop or not rows else [score_of(rows), *map(_of_metric, _others(rows))]
+    found = []
+    if rows and not stop:
+        others = [metric for metric in rows[0].metrics[1:] if all(metric in row.metrics[1:] for row in rows)]
+        found = [score_of(rows), *(_of_metric(metric) for metric in others)]
     for target in dict.fromkeys(target for row in rows for target in row.reach):
         known = [
             name
@@ -39,37 +42,24 @@ def measures_of(rows: Sequence[Row]) -> list[Measure]:
 def score_of(rows: Sequence[Row]) -> Measure:
     """Return the measure of the task's metric, which may be another for each task."""
     metrics = list(dict.fromkeys(row.metric for row in rows))
-    if len(metrics) > 1:
-        return Measure("metric", "", _own, _own_text, one_unit=False)
-    return _of_metric(metrics[0])
+    return _of_metric(metrics[0] if len(metrics) == 1 else None)
 
 
-def _others(rows: Sequence[Row]) -> list[Metric]:
-    """Return the metrics that all rows have beside those of their tasks."""
-    return [metric for metric in rows[0].metrics[1:] if all(metric in row.metrics[1:] for row in rows)]
+def _of_metric(metric: Metric | None) -> Measure:
+    """Return the measure of the score of a metric; None: that of each task."""
 
-
-def _of_metric(metric: Metric) -> Measure:
-    """Return the measure of the score of a metric."""
-    number, unit = number_of(metric)
+    def badness(row: Row) -> dict[int, float]:
+        own = metric or row.metric
+        sign, scores = -1 if own.higher_is_better else 1, row.scores_of(own.key)
+        return {seed: sign * value if math.isfinite(value) else math.inf for seed, value in scores.items()}
 
     def text(row: Row) -> str:
-        return mean_and_deviation(estimate([*row.scores_of(metric.key).values()]), number)
+        own = metric or row.metric
+        return mean_and_deviation(estimate([*row.scores_of(own.key).values()]), number_of(own)[0])
 
-    return Measure(metric.title, unit, lambda row: _badness(row, metric), text)
-
-
-def _badness(row: Row, metric: Metric) -> dict[int, float]:
-    sign, scores = -1 if metric.higher_is_better else 1, row.scores_of(metric.key)
-    return {seed: sign * value if math.isfinite(value) else math.inf for seed, value in scores.items()}
-
-
-def _own(row: Row) -> dict[int, float]:
-    return _badness(row, row.metric)
-
-
-def _own_text(row: Row) -> str:
-    return mean_and_deviation(row.score, number_of(row.metric)[0])
+    if metric is None:
+        return Measure("metric", "", badness, text, one_unit=False)
+    return Measure(metric.title, number_of(metric)[1], badness, text)
 
 
 def _cost_to(target: Target, name: str, rows: Sequence[Row]) -> Measure:

@@ -71,10 +71,12 @@ class CellStore:
         except (OSError, ValueError):
             return None
 
-    def keep(self, settings: Settings, files: Mapping[str, bytes]) -> Run | str:
+    def keep(self, settings: Settings, ended: Mapping[str, bytes] | str) -> Run | str:
         """Store the files of a finished cell, and read it; or return why that is not possible."""
+        if isinstance(ended, str):
+            return ended
         try:
-            self.save(settings, files)
+            self.save(settings, ended)
         except OSError as error:
             return f"cannot be stored: {error.strerror}"
         changed = "its files cannot be read, or a file that its settings name has changed meanwhile"

@@ -28,7 +28,6 @@ from fedtide.comparison.store import CellStore
 from fedtide.config import Settings
 from fedtide.config.grid import TUNE_TRIALS, Cell
 from fedtide.engine.interrupts import Stopped, raising_stopped, whole
-from fedtide.engine.read_run import Run
 from fedtide.engine.run_folder import finite
 from fedtide.federation import Federation
 from fedtide.loggers.progress import Pace, progress_bar
@@ -183,11 +182,9 @@ class _Trials:
         """Store the run of a trial, and go on when its batch is over."""
         search = self.search_of[settings]
         with whole():  # a finished trial is kept
-            if isinstance(outcome, str):
-                found: Run | str = outcome
-            else:
-                kept = {name: file for name, file in outcome.items() if name in KEPT}
-                found = self.store.keep(settings, kept)
+            if not isinstance(outcome, str):
+                outcome = {name: file for name, file in outcome.items() if name in KEPT}
+            found = self.store.keep(settings, outcome)
             if isinstance(found, str):
                 search.failed = found
                 say(self.bar.console, f"failed: search, {search.name}: {found}")

@@ -73,7 +73,8 @@ class ProgressReport(Observer):
             if (of_clients := record.get(f"client_{self.metric.key}")) is not None:
                 self._score += f"  at clients {of_clients:.4f}"
             score, self._evaluated = self._score, server_round
-        participation = _participation(record, self._boards) + _clock(record)
+        ended = f", {duration(record['virtual_seconds'])}" if "begin" in record else ""  # in event time
+        participation = _participation(record, self._boards) + ended
         self._bar.update(self._task, completed=server_round, description=f"{score}  {participation}")
         for event in record.get("events", []):
             text = ", ".join(f"{k} {_short(v)}" for k, v in event.items())
@@ -194,11 +195,6 @@ def _participation(record: dict[str, Any], boards: Mapping[str, str]) -> str:
     who = {"failed": f" ({', '.join(names[:MOST_NAMED])}{more})"}
     others = "".join(f", {number} {kind}{who.get(kind, '')}" for kind, number in counts.items() if number)
     return f"{count(len(record['active']), 'client')}{others}"
-
-
-def _clock(record: dict[str, Any]) -> str:
-    """Return when a round of event time has ended."""
-    return f", {duration(record['virtual_seconds'])}" if "begin" in record else ""
 
 
 def _short(value: Any) -> str:

@@ -102,7 +102,8 @@ def tasks_of(records: Sequence[Record], limit: int) -> EventTasks | None:
         rounds.append((begin, end, record.get("idle") or 0))
         for client, *_ in (*(record.get("withdrawn") or ()), *(record.get("stopped") or ())):
             note(client, t, begin, Outcome.WITHDRAWN)
-        leaving = {event.get("client") for event in record.get("events") or () if _is_farewell(event)}
+        events = record.get("events") or ()  # a client that is asked for its state alone has no task
+        leaving = {event.get("client") for event in events if event.get("event") == "farewell"}
         asked |= {client: (t, begin) for client in record.get("selected") or () if client not in leaving}
         active, failed = {*(record.get("active") or ())}, record.get("failed") or {}
         lags = {late.get("client"): late.get("lag") or 0 for late in record.get("late") or ()}
@@ -123,11 +124,6 @@ def tasks_of(records: Sequence[Record], limit: int) -> EventTasks | None:
     begins, moments, codes, lag = table[3:]
     outcomes, of_rounds = codes.astype(np.int8), np.array(rounds, np.float64).T
     return EventTasks(limit, clients, given, ended, begins, moments, outcomes, lag, *of_rounds)
-
-
-def _is_farewell(event: Record) -> bool:
-    """Whether a client was only asked for its state, which is not a task."""
-    return event.get("event") == "farewell"
 
 
 def play(settings: Settings, trace: Trace) -> Iterator[Record]:

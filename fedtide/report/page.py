@@ -28,7 +28,6 @@ from fedtide.engine.run_folder import finite
 from fedtide.report.participation import COLOURS
 from fedtide.report.plots import Figure, Table, columns_table, values_table
 from fedtide.report.template import TEMPLATE
-from fedtide.tasks import Metric
 
 STROKES = {"solid": "none", "dash": "6 3", "dot": "2 3", "dashdot": "7 3 2 3"}  # of the legend's lines
 MAX_WARNINGS = 10  # of each kind
@@ -161,35 +160,26 @@ def problems(subject: Comparison) -> list[str]:
 def facts(run: Run) -> list[tuple[str, str]]:
     """Return the most important numbers of a run."""
     last, history, metric = run.last_values, run.history, run.metric
-    unit, factor, digits = _unit(metric)
-    shown = {
-        f"{metric.title}{unit}": _number(last.get(metric.key), factor, digits),
-        **dict(_fact(other, last.get(other.key)) for other in run.measured[1:]),
-        "loss": _number(last.get("loss"), 1, 4),
-        "training loss": _number(last.get("train_loss"), 1, 4),
-        f"{metric.title} at clients{unit}": _number(last.get(f"client_{metric.key}"), factor, digits),
-        f"worst client{unit}": _number(last.get(f"worst_client_{metric.key}"), factor, digits),
-        "rounds": f"{run.last_round:,}",
-        "client updates": f"{history.uploads.sum():,}",
-        "seconds in rounds": _number(run.summary.get("seconds"), 1, 1),
-        "stopped by": run.stopped,
-        "virtual time": duration(float(np.nanmax(history.clock))) if history.has_clock else "",
-    }
-    return [(name, text) for name, text in shown.items() if text]
+    shown = [
+        *(_fact(own.title, last.get(own.key), own.is_share) for own in run.measured),
+        _fact("loss", last.get("loss")),
+        _fact("training loss", last.get("train_loss")),
+        _fact(f"{metric.title} at clients", last.get(f"client_{metric.key}"), metric.is_share),
+        _fact("worst client", last.get(f"worst_client_{metric.key}"), metric.is_share),
+        ("rounds", f"{run.last_round:,}"),
+        ("client updates", f"{history.uploads.sum():,}"),
+        _fact("seconds in rounds", run.summary.get("seconds"), digits=1),
+        ("stopped by", run.stopped),
+        ("virtual time", duration(float(np.nanmax(history.clock))) if history.has_clock else ""),
+    ]
+    return [(name, text) for name, text in shown if text]
 
 
-def _fact(metric: Metric, value: Any) -> tuple[str, str]:
-    unit, factor, digits = _unit(metric)
-    return f"{metric.title}{unit}", _number(value, factor, digits)
-
-
-def _unit(metric: Metric) -> tuple[str, float, int]:
-    return (", %", 100, 2) if metric.is_share else ("", 1, 4)
-
-
-def _number(value: Any, factor: float, digits: int) -> str:
-    known = isinstance(value, int | float) and math.isfinite(value)
-    return f"{factor * value:,.{digits}f}" if known else ""
+def _fact(name: str, value: Any, is_share: bool = False, digits: int = 4) -> tuple[str, str]:
+    """Return a number with its name, shares in percent; no text if it is unknown."""
+    if not isinstance(value, int | float) or not math.isfinite(value):
+        return name, ""
+    return (f"{name}, %", f"{100 * value:,.2f}") if is_share else (name, f"{value:,.{digits}f}")
 
 
 def results(subject: Comparison, claims: Sequence[str]) -> Results:

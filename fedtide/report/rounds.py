@@ -194,7 +194,11 @@ def phase_figure(groups: Mapping[str, Sequence[History]]) -> Figure | None:
     names = [*dict.fromkeys(name for history in histories for name in history.phases)]
     if not names:
         return None
-    sums = {label: [_mean_sum(group, name) for name in names] for label, group in groups.items()}
+    none = np.zeros(1)
+    sums = {
+        label: [float(np.mean([history.phases.get(name, none).sum() for history in group])) for name in names]
+        for label, group in groups.items()
+    }
     one = len(histories) == 1
     colours = {name: PHASE_COLOURS[i % len(PHASE_COLOURS)] for i, name in enumerate(names)}
     view, notes = _by_round(histories[0], colours) if one else _by_label(sums, colours)
@@ -262,7 +266,3 @@ def _by_label(sums: Mapping[str, Sequence[float]], colours: Mapping[str, str]) -
     vertical = plots.axis(autorange="reversed", type="category", automargin=True)
     made = plots.layout(xaxis=plots.axis("seconds"), yaxis=vertical, barmode="stack", bargap=0.3)
     return {"data": data, "layout": made}, notes
-
-
-def _mean_sum(group: Sequence[History], name: str) -> float:
-    return float(np.mean([history.phases.get(name, np.zeros(1)).sum() for history in group]))

@@ -18,8 +18,6 @@ Arrays = list[NDArray[Any]]
 # Keys of the scalars that may differ between the clients of a round.
 LEARNING_RATE = "learning-rate"
 LOCAL_STEPS = "local-steps"
-LOCAL_EPOCHS = "local-epochs"
-LAST_ACCEPTED = "last-accepted"
 FAREWELL = "farewell"
 DEADLINE_SECONDS = "deadline-seconds"
 REPLAY = "replay"
