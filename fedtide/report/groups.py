@@ -77,9 +77,8 @@ def groups_tables(
     known = {label: own for label, own in numbers.items() if own and all(each.groups for each in own)}
     if not known:
         return []
-    _, factor = plots.unit(metrics[0])
+    title, factor = plots.unit(metrics[0])
     spreads = {label: [_spread(own, factor)] for label, own in known.items()}
-    title, _ = plots.unit(metrics[0])
     groups = {label: _rows(own, metrics) for label, own in known.items()}
     units = [plots.unit(metric)[0] for metric in metrics]
     return [

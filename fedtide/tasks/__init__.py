@@ -27,9 +27,9 @@ from fedtide.tasks.image_folder import ImageFolder
 from fedtide.tasks.images import Augmentation, Cifar10, Cifar100, Emnist, FashionMnist, Mnist, Svhn, digits
 from fedtide.tasks.language import TextFiles
 from fedtide.tasks.models import MODELS, RATE, RATES, initialise
-from fedtide.tasks.partition import Partition, PartitionFn, classes, dirichlet, iid, label, similarity
+from fedtide.tasks.partition import Partition, classes, dirichlet, iid, label, similarity
 from fedtide.tasks.shakespeare import Shakespeare
-from fedtide.tasks.sizes import SIZES, SizesFn
+from fedtide.tasks.sizes import SIZES
 from fedtide.tasks.synthetic import Synthetic
 from fedtide.tasks.tables import Tabular
 from fedtide.tasks.texts import Sentiment140
@@ -87,10 +87,7 @@ __all__ = [
     "Examples",
     "FederatedData",
     "Metric",
-    "Partition",
-    "PartitionFn",
     "PartitionedData",
-    "SizesFn",
     "SquaredError",
     "TaskSource",
     "are_classes",

@@ -54,23 +54,16 @@ class Tokens:
     @classmethod
     def of(cls, kind: TokenKind, texts: list[str], length: int) -> Tokens:
         """Split texts."""
-        return cls._characters(texts, length) if kind == "characters" else cls._words(texts, length)
-
-    @classmethod
-    def _words(cls, texts: list[str], length: int) -> Tokens:
-        cut = [tokens_of("words", text, length) for text in texts]
-        lengths = np.array([len(words) for words in cut], np.intp)
+        cut = [tokens_of(kind, text, length) for text in texts]
+        lengths = np.array([*map(len, cut)], np.intp)
+        if kind == "characters":
+            whole = "".join(text[:length] for text in texts)
+            codes = np.frombuffer(whole.encode("utf-32-le", "surrogatepass"), np.uint32)
+            found, names = numbered_characters(codes)
+            return cls(found, lengths, names, length)
         known: dict[str, int] = {}
-        found = (known.setdefault(word, len(known)) for word in chain.from_iterable(cut))
-        return cls(np.fromiter(found, np.intp, int(lengths.sum())), lengths, [*known], length)
-
-    @classmethod
-    def _characters(cls, texts: list[str], length: int) -> Tokens:
-        cut = [text[:length] for text in texts]
-        lengths = np.array([len(text) for text in cut], np.intp)
-        codes = np.frombuffer("".join(cut).encode("utf-32-le", "surrogatepass"), np.uint32)
-        found, names = numbered_characters(codes)
-        return cls(found, lengths, names, length)
+        positions = (known.setdefault(word, len(known)) for word in chain.from_iterable(cut))
+        return cls(np.fromiter(positions, np.intp, int(lengths.sum())), lengths, [*known], length)
 
     def frequent(self, train: NDArray[np.bool_], vocabulary: int) -> list[int]:
         """Return the most frequent tokens of the training texts, as positions in `names`.
