@@ -75,17 +75,13 @@ CountOrZero = Annotated[int, Range(least=0)]
 
 @dataclass(frozen=True)
 class Option:
-    """An option of a factory: a parameter that users can set.
-
-    `kind` is int, float, str or bool; without `choices`, any value is allowed. The `bounds` of a number are a
-    `Range`, or a note about it in words, which is not checked.
-    """
+    """An option of a factory: a parameter that users can set."""
 
     parameter: str
-    kind: type
+    kind: type  # int, float, str or bool
     default: Any = REQUIRED
-    choices: tuple[Any, ...] = ()
-    bounds: Range | str = ""
+    choices: tuple[Any, ...] = ()  # (): any value is allowed
+    bounds: Range | str = ""  # of a number; in words, they are a note, which is not checked
 
     @property
     def name(self) -> str:

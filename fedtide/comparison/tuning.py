@@ -43,16 +43,12 @@ FIRST_SEED = 1_000_000  # of the search, and the next ones; not those that the c
 
 @dataclass(frozen=True)
 class Tuning:
-    """The search before a comparison: ranges as text by key, and the number of trials for each method.
+    """The search before a comparison."""
 
-    `goal` is the key of the metric that is searched for; empty: the task's own. The score of a trial is the
-    mean over as many `seeds`.
-    """
-
-    ranges: Mapping[str, str]
-    trials: int = TUNE_TRIALS
-    goal: str = ""
-    seeds: int = 1
+    ranges: Mapping[str, str]  # as text by key
+    trials: int = TUNE_TRIALS  # for each method
+    goal: str = ""  # key of the metric that is searched for; empty: the task's own
+    seeds: int = 1  # over which the score of a trial is the mean
 
     @property
     def identity(self) -> str:

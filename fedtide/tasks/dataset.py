@@ -73,13 +73,10 @@ class TaskSource(Protocol):
 
 @dataclass(frozen=True)
 class Groups:
-    """The group of each training example's client, shape (n,), as its position among `values`.
+    """The group of each training example's client, as its position among `values`."""
 
-    `what` begins messages and says where the groups are named.
-    """
-
-    what: str
-    positions: NDArray[np.integer]
+    what: str  # where the groups are named: begins messages
+    positions: NDArray[np.integer]  # shape (n,)
     values: Sequence[Any]
 
     def of_clients(self, parts: Partition, names: Sequence[str]) -> tuple[str, ...]:
@@ -101,17 +98,13 @@ class Groups:
 
 @dataclass(frozen=True)
 class Owners:
-    """The owner of each training example, shape (n,), one of `count` clients; and their names, if any.
+    """The owner of each training example, one of `count` clients, of whom some may own none."""
 
-    `what` begins messages and says where the owners are named. A client may own no training examples. The
-    `groups` are those of the clients.
-    """
-
-    what: str
-    clients: NDArray[np.integer]
+    what: str  # where the owners are named: begins messages
+    clients: NDArray[np.integer]  # shape (n,)
     count: int
-    names: Sequence[str] = ()
-    groups: Groups | None = None
+    names: Sequence[str] = ()  # of the clients, if they have any
+    groups: Groups | None = None  # of the clients
 
     def divide(self, num_clients: int, sizes: SizesFn, seed: int) -> Partition:
         """Give each client its rows; SettingsError: sizes are set, or there are more or fewer clients."""

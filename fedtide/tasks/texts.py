@@ -40,14 +40,10 @@ LABELS = {"0": 0, "4": 1}
 
 @dataclass(frozen=True)
 class Tokens:
-    """Texts as their first `length` words, in lower case, or characters.
+    """Texts as their first `length` words, in lower case, or characters."""
 
-    `found` holds the tokens of one text after the other, as positions in `names`, and `lengths` the number of
-    tokens in each text, shape (n,).
-    """
-
-    found: NDArray[np.intp]
-    lengths: NDArray[np.intp]
+    found: NDArray[np.intp]  # the tokens of one text after the other, as positions in `names`
+    lengths: NDArray[np.intp]  # number of tokens in each text, shape (n,)
     names: list[str]
     length: int
 
