@@ -128,8 +128,9 @@ def test_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert found["clients"] == [2, 6, 7]
     assert (found["rounds"], found["replayed"]) == (4, 4)
     assert main([str(run.path), "--clients", "2", "--run-dir", str(tmp_path / "there")]) == 0
-    shown = capsys.readouterr().out
-    assert "accuracy on their examples" in shown
+    shown = capsys.readouterr()
+    assert "accuracy on their examples" in shown.out
+    assert "starts over" not in shown.err
     assert [*(tmp_path / "there").iterdir()]
 
 
