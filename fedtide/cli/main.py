@@ -15,12 +15,14 @@ fedtide fleet                                 # how are the boards of the federa
 
 from __future__ import annotations
 
+import atexit
+import os
 import signal
 import sys
 import traceback
 import warnings
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -50,7 +52,19 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     parser = make_parser()
 
-    return exit_code(parser.prog, lambda: _run(parser, argv))
+    code = exit_code(parser.prog, lambda: _run(parser, argv))
+    ray = sys.modules.get("fedtide.engine.transports.ray.liveness")
+    if argv is None and ray and ray.Liveness.lost:
+        atexit.register(_end_without_ray, code)
+    return code
+
+
+def _end_without_ray(code: int) -> None:
+    """End this process before Ray's own shutdown, which waits for the dead, or crashes (Ray 2.55)."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(AttributeError, OSError, ValueError):  # closed, or nobody reads
+            stream.flush()
+    os._exit(code)
 
 
 def _run(parser: Parser, argv: Sequence[str] | None) -> int:

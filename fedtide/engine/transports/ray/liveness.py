@@ -7,14 +7,13 @@ not return. So this is checked before each use of the object store.
 
 from __future__ import annotations
 
-import atexit
 import os
 import socket
-import sys
 import tempfile
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from typing import ClassVar
 
 import ray
 from ray.exceptions import (
@@ -35,8 +34,10 @@ class Liveness:
     """Watches Ray's two essential processes by a connection to each.
 
     One of them may be missing for `patience` seconds, of which `tell` is told. A check takes microseconds:
-    the kernel closes the connections of a process that has died.
+    the kernel closes the connections of a process that has died. `lost`: one has died in this process.
     """
+
+    lost: ClassVar[bool] = False
 
     def __init__(self, patience: float = 0.0, tell: Callable[[str], object] = lambda line: None) -> None:
         self.patience, self._tell = patience, tell
@@ -58,7 +59,7 @@ class Liveness:
             while not connection.is_open():
                 if time.monotonic() >= until:
                     self.patience = 0.0  # spent: Ray's own patience ends soon, and this process with it
-                    atexit.register(_end_without_ray)
+                    Liveness.lost = True
                     raise EngineLost(f"Ray's {name} has died, see the logs in {_logs()}")
                 time.sleep(1)
 
@@ -97,13 +98,6 @@ class _Connection:
         made = socket.create_connection(self._address, timeout=5)
         made.setblocking(False)
         return made
-
-
-def _end_without_ray() -> None:
-    """End this process as Ray would, before Ray's own shutdown: it waits for the dead, or crashes."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(1)
 
 
 def engine_lost(error: RayError) -> EngineLost | None:
