@@ -25,8 +25,10 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.gpu import LARGE, Work, make_clients, make_data
 from benchmarks.measure import table
+from clients.gradients.oracles import automatic
 from clients.simulated.jobs import Broadcast, Job
 from fedtide.base.contract import FitConfig
+from fedtide.tasks import some_examples
 
 FREE = {"detach", "empty", "new_empty", "empty_like", "_local_scalar_dense", "lift_fresh", "_unsafe_view"}
 
@@ -77,15 +79,16 @@ def main() -> None:
     given = parser.parse_args()
     rows = []
     for name, work in LARGE.items():
-        oracle = "stacked" if name in ("2nn", "logistic") else "vmap"
+        data = make_data(1, work)
+        model = make_clients(data, work, "cpu", "loop", 1).model
+        oracle, _ = automatic(model, some_examples(data), on_gpu=True)
         calls, moved, _ = of_a_step(work, oracle, 4)
         _, _, flops = of_a_step(work, "loop", 1)  # PyTorch counts those of grouped convolutions too high
-        weights = make_clients(make_data(1, work), work, "cpu", "loop", 1).model.num_trainable
         each = {
             "arithmetic": work.steps * flops / given.tflops / 1e12,
             "memory": work.steps * moved / 4 / given.gigabytes / 1e9,
             "calls": work.steps * calls * given.call / 1e6 / given.cohort,
-            "reply": 4 * weights / given.link / 1e9,
+            "reply": 4 * model.num_trainable / given.link / 1e9,
         }
         shown = [f"{1e6 * seconds:,.1f}" for seconds in each.values()]
         counts = [f"{work.steps * flops / 1e9:,.3g}", f"{work.steps * moved / 4e6:,.0f}", str(calls)]
