@@ -53,7 +53,7 @@ class Tokens:
         cut = [tokens_of(kind, text, length) for text in texts]
         lengths = np.array([*map(len, cut)], np.intp)
         if kind == "characters":
-            whole = "".join(text[:length] for text in texts)
+            whole = "".join(map(str, cut))  # of characters, each is a text
             codes = np.frombuffer(whole.encode("utf-32-le", "surrogatepass"), np.uint32)
             found, names = numbered_characters(codes)
             return cls(found, lengths, names, length)
