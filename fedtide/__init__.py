@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from importlib.machinery import PathFinder
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-from fedtide.base.packages import check_not_hidden
 
 if TYPE_CHECKING:
     from fedtide.api.functions import compare, load, run
@@ -12,18 +12,35 @@ if TYPE_CHECKING:
     from fedtide.comparison.comparison import Comparison
     from fedtide.engine.read_run import Run
     from fedtide.flower.strategy import MethodStrategy as strategy  # noqa: N813
-    from fedtide.tasks.arrays import Task
+    from fedtide.tasks import Task
 
 __all__ = ["Comparison", "Run", "RunError", "SettingsError", "Task", "compare", "load", "run", "strategy"]
 
+ROOT = Path(__file__).parents[1]
+PACKAGES = ("clients", "fedtide", "strategies", "traces")
 
-check_not_hidden()
+
+def check_not_hidden(folder: str | None = None) -> None:
+    """Raise ImportError if a package or module of the user's own would be imported in place of ours.
+
+    `folder` is where it would be, or None for wherever this process imports from. A folder without
+    `__init__.py` hides nothing.
+    """
+    for name in PACKAGES:
+        spec = PathFinder.find_spec(name, [folder] if folder else None)
+        if spec and spec.origin and Path(spec.origin) != ROOT / name / "__init__.py":
+            path = Path(spec.origin)
+            hiding = path.parent if path.name == "__init__.py" else path
+            raise ImportError(f"{hiding} hides the package {name!r} of fedtide: rename it")
+
+
+check_not_hidden()  # here, before any of them is imported
 
 
 def __getattr__(name: str) -> Any:
     """Import what is asked for: `import fedtide` alone takes no time."""
     if name == "Task":
-        from fedtide.tasks.arrays import Task
+        from fedtide.tasks import Task
 
         return Task
     if name in ("RunError", "SettingsError"):

@@ -18,8 +18,8 @@ from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
 
+from fedtide import PACKAGES, ROOT
 from fedtide.base.errors import SettingsError
-from fedtide.base.packages import PACKAGES, ROOT
 from fedtide.base.wording import plain
 
 CALLED_WITH: dict[str, tuple[str, ...] | None] = {

@@ -10,7 +10,7 @@ from pathlib import Path
 from traceback import walk_tb
 from typing import Any, NamedTuple
 
-from fedtide.base.packages import PACKAGES, ROOT
+from fedtide import PACKAGES, ROOT
 from fedtide.base.wording import plain
 
 _OURS = (*(f"{ROOT / package}/" for package in PACKAGES), str(ROOT / "sim.py"))

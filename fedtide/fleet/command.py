@@ -11,10 +11,10 @@ from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+from fedtide import ROOT
 from fedtide.base.display import exit_code
 from fedtide.base.errors import SettingsError
 from fedtide.base.files import check_replaceable, replacing
-from fedtide.base.packages import ROOT
 from fedtide.base.wording import new_console, say
 from fedtide.fleet.admission import register, unregister
 from fedtide.fleet.boards import Boards

@@ -15,7 +15,8 @@ from flwr.app import Array, ArrayRecord, RecordDict
 from numpy.typing import NDArray
 
 from fedtide.base.errors import SettingsError
-from strategies.core.parameters import FlatParameters, FloatVector, Layout
+from strategies import FlatParameters, Layout
+from strategies.core.parameters import FloatVector
 
 OWN = "fedtide"  # the ConfigRecord with a method's scalars; in a reply, what the client has done
 OWN_ARRAYS = "fedtide.arrays"  # the ArrayRecord with a method's vectors

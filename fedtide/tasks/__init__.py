@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from fedtide.tasks.arrays import Task
 from fedtide.tasks.client_files import Leaf, NpzFiles
 from fedtide.tasks.criteria import (
     ACCURACY,
@@ -89,6 +90,7 @@ __all__ = [
     "Metric",
     "PartitionedData",
     "SquaredError",
+    "Task",
     "TaskSource",
     "are_classes",
     "blank",

@@ -18,9 +18,9 @@ from ray._private.services import get_ray_address_from_environment
 from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from fedtide import check_not_hidden
 from fedtide.base.dotted import modules_here
 from fedtide.base.errors import SettingsError
-from fedtide.base.packages import check_not_hidden
 from fedtide.base.wording import ends
 from fedtide.engine.transports.base import EngineLost
 from fedtide.engine.transports.ray.leftovers import end_session, lock_session, remove_leftovers
