@@ -1,11 +1,12 @@
 """What a tuned comparison of methods over settings says: its table, and how its numbers are counted.
 
-    python experiments/best_rates.py runs/compare-TUNED --one-rate runs/compare-A runs/compare-B
+    python experiments/best_rates.py runs/compare-TUNED
 
 The table has a row for each method and a column for each trace, with the scores of all tasks in percent:
 those of the first task, a slash, those of the second. Below it: by how many points each method is behind the
-best one in its worst setting, and, of the pairs of a method and a setting that `--one-rate` has too, how much
-tuning gains with the same seeds. `--csv FILE` has all numbers.
+best one in its worst setting, and how much a rate for each method in each setting gains on one rate for each
+task. That is read from the trials: both rates are chosen on one seed of the search and judged on another, so
+that neither is judged where it was chosen. `--csv FILE` has all numbers.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import fedtide
 from benchmarks.measure import table
-from fedtide.comparison.results import Row, paired
+from fedtide.comparison.results import Row
+from fedtide.engine.read_run import read_run
 
 BOUND = "sequential-sgd"  # has all data in one place, so that no method is compared to it
 
@@ -33,6 +35,10 @@ class Pair(NamedTuple):
     task: str
     trace: str
     strategy: str
+
+
+Trials = dict[Pair, dict[float, dict[int, float]]]
+"""Scores by pair, learning rate and seed."""
 
 
 def rows_of(folder: Path) -> dict[Pair, Row]:
@@ -68,24 +74,41 @@ def behind(rows: dict[Pair, Row]) -> list[tuple[float, str]]:
     return sorted((points, strategy) for strategy, points in worst.items() if strategy != BOUND)
 
 
-def gains(tuned: dict[Pair, Row], one_rate: dict[Pair, Row]) -> dict[Pair, float]:
-    """Return the points that tuning gains, over the seeds that both have."""
-    both = [pair for pair in tuned if pair in one_rate]
-    return {pair: 100 * paired(tuned[pair].scores, one_rate[pair].scores).mean for pair in both}
+def trials_of(folder: Path) -> Trials:
+    """Return the scores of the trials of a search for the learning rate: of each pair, by rate and seed."""
+    found: Trials = defaultdict(lambda: defaultdict(dict))
+    for path in (folder / "tuning" / "cells").iterdir():
+        run = read_run(path)
+        s = run.settings
+        found[Pair(s.task, s.trace, s.strategy)][s.learning_rate][s.seed] = run.score()
+    return found
 
 
-def write(file: Path, tuned: dict[Pair, Row], one_rate: dict[Pair, Row]) -> None:
+def gains(trials: Trials) -> dict[Pair, float]:
+    """Return the points that each pair gains if it has a rate of its own, not one for all of the task."""
+    seeds = sorted({seed for scores in trials.values() for by_seed in scores.values() for seed in by_seed})
+    gained: dict[Pair, list[float]] = defaultdict(list)
+    for chosen_on, judged_on in zip(seeds, [*seeds[1:], seeds[0]], strict=True):
+        for task in {pair.task for pair in trials}:
+            here = {pair: scores for pair, scores in trials.items() if pair.task == task}
+            rates = sorted({rate for scores in here.values() for rate in scores})
+            common = max(rates, key=lambda rate: fmean(scores[rate][chosen_on] for scores in here.values()))
+            for pair, scores in here.items():
+                own = max(rates, key=lambda rate: scores[rate][chosen_on])
+                gained[pair].append(100 * (scores[own][judged_on] - scores[common][judged_on]))
+    return {pair: fmean(points) for pair, points in gained.items()}
+
+
+def write(file: Path, tuned: dict[Pair, Row]) -> None:
     """Write all numbers, a line for each method in a setting."""
     with file.open("w", encoding="utf-8", newline="") as stream:
         out = csv.writer(stream, lineterminator="\n")
-        headings = ("tuned", "tuned_deviation", "tuned_rate", "one_rate", "one_rate_deviation")
-        out.writerow([*Pair._fields, *headings])
+        out.writerow([*Pair._fields, "accuracy", "deviation", "rate"])
         for pair, row in tuned.items():
-            other, (rate,) = one_rate.get(pair), row.tuned.values()
-            numbers = [f"{100 * row.score.mean:.2f}", f"{100 * row.score.deviation:.1f}", f"{rate:g}"]
-            if other:
-                numbers += [f"{100 * other.score.mean:.2f}", f"{100 * other.score.deviation:.1f}"]
-            out.writerow([*pair, *numbers])
+            (rate,) = row.tuned.values()
+            out.writerow(
+                [*pair, f"{100 * row.score.mean:.2f}", f"{100 * row.score.deviation:.1f}", f"{rate:g}"]
+            )
 
 
 def main() -> None:
@@ -94,28 +117,24 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
     parser.add_argument("tuned", type=Path, help="folder of the tuned comparison")
-    parser.add_argument(
-        "--one-rate", type=Path, nargs="*", default=[], help="folders of comparisons at one rate"
-    )
     parser.add_argument("--csv", type=Path, metavar="FILE", help="write all numbers to this file")
     arguments = parser.parse_args()
     try:
-        tuned = rows_of(arguments.tuned)
-        one_rate = {pair: row for folder in arguments.one_rate for pair, row in rows_of(folder).items()}
+        tuned, trials = rows_of(arguments.tuned), trials_of(arguments.tuned)
     except ValueError as error:
         parser.error(str(error))
     headings, *lines = scores(tuned)
     print(table(headings, lines))
     print("\nPoints behind the best method in the worst setting:")
     print(", ".join(f"{strategy} {points:.1f}" for points, strategy in behind(tuned)))
-    if found := gains(tuned, one_rate):
-        more, less = (sum(sign * gain > 1 for gain in found.values()) for sign in (1, -1))
-        print(
-            f"\nOf {len(found)} pairs of a method and a setting, tuning gains {fmean(found.values()):.1f} "
-            f"points on average; {more} gain more than a point, {less} lose more than one."
-        )
+    found = gains(trials)
+    more, less = (sum(sign * gain > 1 for gain in found.values()) for sign in (1, -1))
+    print(
+        f"\nOf {len(found)} pairs of a method and a setting, a rate of their own gains "
+        f"{fmean(found.values()):.1f} points on average; {more} gain more than a point, {less} lose more."
+    )
     if arguments.csv:
-        write(arguments.csv, tuned, one_rate)
+        write(arguments.csv, tuned)
 
 
 if __name__ == "__main__":

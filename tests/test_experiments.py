@@ -12,6 +12,7 @@ from fakes import Rounds, make, play
 
 import fedtide
 import sim
+from experiments import best_rates
 from fedtide.config import Settings
 
 ROOT = Path(__file__).parents[1]
@@ -252,19 +253,27 @@ def test_a_limit_on_norms_keeps_a_broken_board_out(tmp_path: Path) -> None:
 
 
 def test_best_rates(tmp_path: Path) -> None:
-    """Two methods on a trace, each at the better of two rates, beside the worse one."""
+    """Two methods on two traces, each at the better of two rates."""
     common: dict[str, Any] = {"task": "digits", "model": "logistic", "trace": ["always", "bernoulli:p=0.5"]}
     common |= {"num_clients": 4, "num_rounds": 3, "report": "none", "num_workers": 1, "progress": False}
-    common |= {"strategy": ["fedavg", "mifa"], "run_dir": str(tmp_path)}
-    rates = ["learning-rate=0.001|0.1"]
-    tuned = fedtide.compare(seed=[0, 1], tune=rates, tune_trials=2, **common)
-    one = fedtide.compare(seed=0, learning_rate=0.001, **common)
-    done = run("best_rates", tuned.folder, "--one-rate", one.folder, "--csv", tmp_path / "all.csv")
+    common |= {"strategy": ["fedavg", "mifa"], "run_dir": str(tmp_path), "seed": [0, 1]}
+    tuned = fedtide.compare(**common, tune=["learning-rate=0.001|0.1"], tune_trials=2, tune_seeds=2)
+    done = run("best_rates", tuned.folder, "--csv", tmp_path / "all.csv")
     assert done.code == 0, done.err
     lines = done.out.splitlines()
     assert [cell.strip() for cell in lines[0].split("|")[2:4]] == ["always", "bernoulli:p=0.5"]
-    assert "4 pairs of a method and a setting" in lines[-1]
-    assert "; 4 gain more than a point, 0 lose more than one." in lines[-1]
+    assert "Of 4 pairs of a method and a setting, a rate of their own gains 0.0 points" in lines[-1]
     _, *rows = (tmp_path / "all.csv").read_text().splitlines()
     assert [row.split(",")[5] for row in rows] == ["0.1"] * 4
     assert float(rows[0].split(",")[3]) == pytest.approx(100 * tuned.rows[0].score.mean, abs=0.01)
+
+
+def test_rates_are_judged_on_seeds_on_which_they_were_not_chosen() -> None:
+    first, second = (best_rates.Pair("digits", "always", name) for name in ("fedavg", "mifa"))
+    trials: best_rates.Trials = {
+        first: {0.1: {7: 0.5, 8: 0.6}, 1.0: {7: 0.9, 8: 0.8}},
+        second: {0.1: {7: 0.7, 8: 0.9}, 1.0: {7: 0.6, 8: 0.5}},
+    }
+    # Seed 7 chooses 1 for all, and 1 and 0.1, judged on 8: 0 and 90 - 50. Seed 8 chooses 0.1 for all (0.75),
+    # and 1 and 0.1, judged on 7: 90 - 50 and 0.
+    assert best_rates.gains(trials) == pytest.approx({first: 20, second: 20})
