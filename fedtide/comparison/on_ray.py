@@ -5,6 +5,7 @@ What cells on other machines read is read here, and sent through Ray's object st
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import pickle  # noqa: TID251 - of what this program has pickled itself, as Ray does
 from collections import deque
@@ -35,6 +36,20 @@ AGAIN = "rerun the command to continue"
 LARGE = 1 << 16  # bytes of an array that is an object of its own
 
 
+def _run_cell(work: Work, *shared: Any) -> Outcome:
+    """Run a cell as `run_cell` does, in a process that runs many.
+
+    What the first one has imported and compiled is not scanned for garbage in all others, which takes longer
+    than some of them.
+    """
+    try:
+        return run_cell(work, *shared)
+    finally:
+        if not gc.get_freeze_count():
+            gc.collect()
+            gc.freeze()
+
+
 class OnRay:
     """Ray, started or connected to as the settings say, unless the session has started it."""
 
@@ -45,7 +60,7 @@ class OnRay:
         gpus = settings.client_gpus if ray.cluster_resources().get("GPU", 0) else 0
         own = {} if self._own else {"runtime_env": imports()}
         # A cell whose process died, for want of memory perhaps, resumes from its checkpoint, once.
-        self._task = ray.remote(num_cpus=1, num_gpus=gpus, max_retries=1, **own)(run_cell)
+        self._task = ray.remote(num_cpus=1, num_gpus=gpus, max_retries=1, **own)(_run_cell)
         elsewhere = bool(settings.ray_address) or len(ray.nodes()) > 1
         self._shipping = Shipping() if elsewhere else None
 
