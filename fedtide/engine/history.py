@@ -144,7 +144,8 @@ class _Column:
         self.values = array("d")
 
     def put(self, row: int, value: float) -> None:
-        self.values.extend(repeat(math.nan, row - len(self.values)))
+        if missing := row - len(self.values):
+            self.values.extend(repeat(math.nan, missing))
         self.values.append(value)
 
     def padded(self, size: int) -> Numbers:

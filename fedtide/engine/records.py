@@ -43,8 +43,16 @@ def _is_count(value: Any) -> bool:
     return type(value) is int and 0 <= value < MAX_COUNT
 
 
-def _list_of(*fit: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    return lambda value: isinstance(value, list) and all(any(f(item) for f in fit) for item in value)
+def _is_client(value: Any) -> bool:
+    return _is_count(value) or isinstance(value, str)
+
+
+def _is_steps(value: Any) -> bool:
+    return _is_count(value) or value is None
+
+
+def _list_of(fits: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, list) and all(map(fits, value))
 
 
 def is_summary(value: Any) -> bool:
@@ -81,8 +89,8 @@ def _are_numbers(value: Any, count: int) -> bool:
 
 
 _KINDS: list[tuple[tuple[str, ...], str, Callable[[Any], bool]]] = [
-    (("active", "selected"), "a list of clients", _list_of(_is_count, lambda name: isinstance(name, str))),
-    (("steps",), "a list of numbers of steps", _list_of(_is_count, lambda steps: steps is None)),
+    (("active", "selected"), "a list of clients", _list_of(_is_client)),
+    (("steps",), "a list of numbers of steps", _list_of(_is_steps)),
     (("bytes_up", "bytes_down", "loss", "learning_rate", "virtual_seconds"), "a number", is_number),
     (("device_seconds", "begin", "idle"), "a number", is_number),
     (
