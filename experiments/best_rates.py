@@ -4,9 +4,9 @@
 
 The table has a row for each method and a column for each trace, with the scores of all tasks in percent:
 those of the first task, a slash, those of the second. Below it: by how many points each method is behind the
-best one in its worst setting, and how much a rate for each method in each setting gains on one rate for each
-task. That is read from the trials: both rates are chosen on one seed of the search and judged on another, so
-that neither is judged where it was chosen. `--csv FILE` has all numbers.
+best one in its worst setting, also if all have the same rate, and how much a rate for each method in each
+setting gains on one rate for each task. That is read from the trials: both rates are chosen on one seed of
+the search and judged on another, so that neither is judged where it was chosen. `--csv FILE` has all numbers.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import argparse
 import csv
 import sys
 from collections import defaultdict
+from collections.abc import Mapping
 from pathlib import Path
 from statistics import fmean
 from typing import NamedTuple
@@ -62,16 +63,17 @@ def scores(rows: dict[Pair, Row]) -> list[list[str]]:
     return lines
 
 
-def behind(rows: dict[Pair, Row]) -> list[tuple[float, str]]:
+def behind(scores: Mapping[Pair, float]) -> str:
     """Return by how many points each method is behind the best at most, the least first."""
     best: dict[tuple[str, str], float] = defaultdict(float)
-    for pair, row in rows.items():
+    for pair, score in scores.items():
         if pair.strategy != BOUND:
-            best[pair[:2]] = max(best[pair[:2]], row.score.mean)
+            best[pair[:2]] = max(best[pair[:2]], score)
     worst: dict[str, float] = defaultdict(float)
-    for pair, row in rows.items():
-        worst[pair.strategy] = max(worst[pair.strategy], 100 * (best[pair[:2]] - row.score.mean))
-    return sorted((points, strategy) for strategy, points in worst.items() if strategy != BOUND)
+    for pair, score in scores.items():
+        worst[pair.strategy] = max(worst[pair.strategy], 100 * (best[pair[:2]] - score))
+    found = sorted((points, strategy) for strategy, points in worst.items() if strategy != BOUND)
+    return ", ".join(f"{strategy} {points:.1f}" for points, strategy in found)
 
 
 def trials_of(folder: Path) -> Trials:
@@ -82,6 +84,18 @@ def trials_of(folder: Path) -> Trials:
         s = run.settings
         found[Pair(s.task, s.trace, s.strategy)][s.learning_rate][s.seed] = run.score()
     return found
+
+
+def with_one_rate(trials: Trials) -> dict[Pair, float]:
+    """Return the mean scores of the trials with the rate that suits the methods of a task best."""
+    means = {pair: {rate: fmean(seeds.values()) for rate, seeds in of.items()} for pair, of in trials.items()}
+    scores = {}
+    for task in dict.fromkeys(pair.task for pair in means):
+        here = {pair: by_rate for pair, by_rate in means.items() if pair.task == task}
+        rates = {rate for by_rate in here.values() for rate in by_rate}
+        rate = max(sorted(rates), key=lambda rate: fmean(by_rate[rate] for by_rate in here.values()))
+        scores |= {pair: by_rate[rate] for pair, by_rate in here.items()}
+    return scores
 
 
 def gains(trials: Trials) -> dict[Pair, float]:
@@ -126,7 +140,9 @@ def main() -> None:
     headings, *lines = scores(tuned)
     print(table(headings, lines))
     print("\nPoints behind the best method in the worst setting:")
-    print(", ".join(f"{strategy} {points:.1f}" for points, strategy in behind(tuned)))
+    print(behind({pair: row.score.mean for pair, row in tuned.items()}))
+    print("\nThe same of the trials, with one rate for all methods of a task:")
+    print(behind(with_one_rate(trials)))
     found = gains(trials)
     more, less = (sum(sign * gain > 1 for gain in found.values()) for sign in (1, -1))
     print(
