@@ -15,7 +15,7 @@ import argparse
 import csv
 import sys
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import NamedTuple
@@ -86,30 +86,29 @@ def trials_of(folder: Path) -> Trials:
     return found
 
 
-def with_one_rate(trials: Trials) -> dict[Pair, float]:
-    """Return the mean scores of the trials with the rate that suits the methods of a task best."""
-    means = {pair: {rate: fmean(seeds.values()) for rate, seeds in of.items()} for pair, of in trials.items()}
-    scores = {}
-    for task in dict.fromkeys(pair.task for pair in means):
-        here = {pair: by_rate for pair, by_rate in means.items() if pair.task == task}
-        rates = {rate for by_rate in here.values() for rate in by_rate}
-        rate = max(sorted(rates), key=lambda rate: fmean(by_rate[rate] for by_rate in here.values()))
-        scores |= {pair: by_rate[rate] for pair, by_rate in here.items()}
-    return scores
+def common_rates(trials: Trials, seeds: Sequence[int]) -> dict[str, float]:
+    """Return the rate of each task with the best mean over all methods and settings on some seeds."""
+    means: dict[str, dict[float, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for pair, by_rate in trials.items():
+        for rate, scores in by_rate.items():
+            means[pair.task][rate].append(fmean(scores[seed] for seed in seeds))
+    return {task: max(sorted(of), key=lambda rate: fmean(of[rate])) for task, of in means.items()}
 
 
-def gains(trials: Trials) -> dict[Pair, float]:
-    """Return the points that each pair gains if it has a rate of its own, not one for all of the task."""
-    seeds = sorted({seed for scores in trials.values() for by_seed in scores.values() for seed in by_seed})
+def with_one_rate(trials: Trials, seeds: Sequence[int]) -> dict[Pair, float]:
+    """Return the mean scores of the trials at the common rate of each task."""
+    rates = common_rates(trials, seeds)
+    return {pair: fmean(by_rate[rates[pair.task]].values()) for pair, by_rate in trials.items()}
+
+
+def gains(trials: Trials, seeds: Sequence[int]) -> dict[Pair, float]:
+    """Return the points that each pair gains if it has a rate of its own, not the common one."""
     gained: dict[Pair, list[float]] = defaultdict(list)
     for chosen_on, judged_on in zip(seeds, [*seeds[1:], seeds[0]], strict=True):
-        for task in {pair.task for pair in trials}:
-            here = {pair: scores for pair, scores in trials.items() if pair.task == task}
-            rates = sorted({rate for scores in here.values() for rate in scores})
-            common = max(rates, key=lambda rate: fmean(scores[rate][chosen_on] for scores in here.values()))
-            for pair, scores in here.items():
-                own = max(rates, key=lambda rate: scores[rate][chosen_on])
-                gained[pair].append(100 * (scores[own][judged_on] - scores[common][judged_on]))
+        common = common_rates(trials, [chosen_on])
+        for pair, scores in trials.items():
+            own = max(sorted(scores), key=lambda rate: scores[rate][chosen_on])
+            gained[pair].append(100 * (scores[own][judged_on] - scores[common[pair.task]][judged_on]))
     return {pair: fmean(points) for pair, points in gained.items()}
 
 
@@ -135,6 +134,9 @@ def main() -> None:
     arguments = parser.parse_args()
     try:
         tuned, trials = rows_of(arguments.tuned), trials_of(arguments.tuned)
+        seeds = sorted({seed for by_rate in trials.values() for of in by_rate.values() for seed in of})
+        if len(seeds) < 2:
+            raise ValueError(f"{arguments.tuned}: gains need a search with --tune-seeds 2")
     except ValueError as error:
         parser.error(str(error))
     headings, *lines = scores(tuned)
@@ -142,8 +144,8 @@ def main() -> None:
     print("\nPoints behind the best method in the worst setting:")
     print(behind({pair: row.score.mean for pair, row in tuned.items()}))
     print("\nThe same of the trials, with one rate for all methods of a task:")
-    print(behind(with_one_rate(trials)))
-    found = gains(trials)
+    print(behind(with_one_rate(trials, seeds)))
+    found = gains(trials, seeds)
     more, less = (sum(sign * gain > 1 for gain in found.values()) for sign in (1, -1))
     print(
         f"\nOf {len(found)} pairs of a method and a setting, a rate of their own gains "

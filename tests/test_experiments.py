@@ -276,4 +276,4 @@ def test_rates_are_judged_on_seeds_on_which_they_were_not_chosen() -> None:
     }
     # Seed 7 chooses 1 for all, and 1 and 0.1, judged on 8: 0 and 90 - 50. Seed 8 chooses 0.1 for all (0.75),
     # and 1 and 0.1, judged on 7: 90 - 50 and 0.
-    assert best_rates.gains(trials) == pytest.approx({first: 20, second: 20})
+    assert best_rates.gains(trials, [7, 8]) == pytest.approx({first: 20, second: 20})
