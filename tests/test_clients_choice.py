@@ -21,6 +21,7 @@ from clients.rules import RULES
 from clients.simulated.evaluation import check_outputs
 from clients.simulated.virtual import ClientEnvironment, VirtualClients
 from fedtide.base.allowed import options_of
+from fedtide.base.errors import SettingsError
 from fedtide.config import Settings
 from fedtide.tasks import Examples, PartitionedData
 from fedtide.tasks.criteria import SquaredError
@@ -109,15 +110,24 @@ REFUSED: dict[str, tuple[str, list[nn.Module]]] = {
 def test_an_oracle_refuses_models_that_it_does_not_support(cohort: str) -> None:
     reason, modules = REFUSED[cohort]
     models = [FlatModel(module) for module in modules]
-    if cohort == "compiled":
-        linear = nn.Sequential(nn.Linear(6, 3))
-        models += [FlatModel(linear, criterion=SquaredError()), FlatModel(deepcopy(linear), "meta")]
-        models.append(FlatModel(deepcopy(linear).half()))
     for model in models:
         with pytest.raises(
             ValueError, match=f"({reason}|not a sequence of supported layers|has buffers).*; use cohort "
         ):
             ORACLES[cohort](model)
+
+
+@pytest.mark.parametrize(
+    ("cohort", "module"),
+    [("compiled", nn.Sequential(nn.Linear(6, 3))), ("compiled-chain", MODELS["lenet"](IMAGE, 4))],
+    ids=["linear", "lenet"],
+)
+def test_compiled_code_is_for_classes_in_common_precisions_on_a_cpu(cohort: str, module: nn.Module) -> None:
+    with pytest.raises(SettingsError, match=r"for classes.*; use cohort "):
+        ORACLES[cohort](FlatModel(module, criterion=SquaredError()))
+    for other in (FlatModel(deepcopy(module), "meta"), FlatModel(deepcopy(module).half())):
+        with pytest.raises(SettingsError, match="single or double precision on a CPU; use cohort "):
+            ORACLES[cohort](other)
 
 
 @pytest.mark.parametrize(
@@ -132,7 +142,7 @@ def test_an_oracle_refuses_models_that_it_does_not_support(cohort: str) -> None:
             "cannot train the model: it draws from PyTorch's generator",
         ),
         ("vmap", with_middle(Centred()), (6,), "mixes the examples of a batch"),
-        ("compiled-chain", image(nn.Conv2d(3, 2, 3), size=72), IMAGE, "3 channels gets images of 1"),
+        ("compiled-chain", image(nn.Conv2d(3, 2, 3), size=72), IMAGE, "3 channels, but got 1"),
         ("compiled-chain", image(nn.Conv2d(1, 2, 9)), IMAGE, "cannot train the model"),
     ],
     ids=["buffers", "statistics", "random", "mixing", "channels", "too large a kernel"],
@@ -153,7 +163,7 @@ def test_models_that_cannot_train_are_refused(
         (nn.Sequential(nn.Linear(6, 4), nn.Linear(4, 3)), (6,), ("stacked", LARGEST), ("stacked", LARGEST)),
         (MODELS["mlp"]((1, 28, 28), 10), (1, 28, 28), ("compiled", 5), ("stacked", LARGEST)),
         (nn.Linear(6, 3), (6,), ("loop", 1), ("vmap", LARGEST)),
-        (MODELS["lenet"](IMAGE, 4), IMAGE, ("compiled-chain", 1), ("vmap", LARGEST)),
+        (MODELS["lenet"](IMAGE, 4), IMAGE, ("compiled-chain", 50), ("vmap", LARGEST)),
         (MODELS["cnn"]((1, 28, 28), 10), (1, 28, 28), ("chain", 1), ("vmap", 40)),
         (with_middle(nn.BatchNorm1d(6)), (6,), ("loop", 1), ("loop", 1)),
         (with_middle(nn.Dropout()), (6,), ("stacked", LARGEST), ("stacked", LARGEST)),

@@ -12,14 +12,16 @@ import pytest
 import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 from torch import nn
 from torch.nn import functional
 
 from clients.draws import draw_batches
 from clients.gradients.batches import Batch, CohortBatches
 from clients.gradients.chain import Chain, MaxPooling
-from clients.gradients.compiled_chain import CompiledChain, CompiledPooling
+from clients.gradients.compiled_chain import CompiledChain
 from clients.gradients.flat import FlatModel
+from clients.gradients.fused import Fused
 from clients.gradients.linear import Compiled
 from clients.gradients.machine_code import compiled
 from clients.gradients.oracle import Loop
@@ -94,64 +96,54 @@ def test_a_chain_has_the_gradients_of_autograd(name: str, lengths: list[int]) ->
     check_gradients(Chain, flat(*first, *last), batch_of(shape, lengths))
 
 
-@settings(max_examples=40)
-@example([1, 6, 5], [(5, 5), (5, 5)], [(2, 2), (0, 0)], [True, True], True, (12, 13), [4, 1], torch.float64)
-@example([3, 1, 2], [(1, 1), (3, 2)], [(0, 0), (1, 3)], [True, False], False, (5, 4), [2], torch.float32)
-@given(
-    channels=st.lists(st.integers(1, 7), min_size=3, max_size=3),
-    kernels=st.lists(st.tuples(st.integers(1, 5), st.integers(1, 5)), min_size=2, max_size=2),
-    paddings=st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=2, max_size=2),
-    pooled=st.lists(st.booleans(), min_size=2, max_size=2),
-    bias=st.booleans(),
-    size=st.tuples(st.integers(8, 13), st.integers(8, 13)),
-    lengths=st.lists(st.integers(1, 19), min_size=1, max_size=2),
-    dtype=st.sampled_from([torch.float32, torch.float64]),
-)
-def test_compiled_layers_have_the_gradients_of_autograd(
-    channels, kernels, paddings, pooled, bias, size, lengths, dtype
-):
-    layers: list[nn.Module] = []
-    (height, width), inputs = size, channels[0]
-    for outputs, kernel, padding, pools in zip(channels[1:], kernels, paddings, pooled, strict=True):
-        there = height + 2 * padding[0] - kernel[0] + 1, width + 2 * padding[1] - kernel[1] + 1
-        if min(there) < 2:
-            break
-        height, width = there
-        layers += [nn.Conv2d(inputs, outputs, kernel, padding=padding, bias=bias), nn.ReLU()]
-        inputs = outputs
-        if pools:
-            layers.append(nn.MaxPool2d(2))
-            height, width = height // 2, width // 2
-    model = flat(*layers, nn.Flatten(), nn.Linear(inputs * height * width, 3), dtype=dtype)
-    check_gradients(CompiledChain, model, batch_of((channels[0], *size), lengths, dtype))
-
-
 @pytest.mark.parametrize("shape", [(2, 4, 4), (1, 5, 7), (3, 2, 9)], ids=str)
 def test_of_equal_pixels_the_first_counts_and_a_nan_stays(shape: tuple[int, int, int]) -> None:
     """As in PyTorch; background has equal pixels, and weights that diverge make NaN."""
-    from clients.gradients import convolutions
+    from clients.gradients import image_layers
 
     rng = np.random.default_rng(1)
     x = torch.from_numpy(rng.integers(0, 3, (5, *shape)).astype(np.float32))
     x[x == 2] = torch.from_numpy(rng.choice([2, np.nan, np.inf, -np.inf], int((x == 2).sum()))).float()
-    layer = CompiledPooling(convolutions)
-    out = layer.forward(x.permute(1, 2, 3, 0).contiguous(), [])
     expected = functional.max_pool2d(x, 2)
-    torch.testing.assert_close(out.permute(3, 0, 1, 2), expected, rtol=0, atol=0, equal_nan=True)
+    out, where = (np.empty((expected[0].numel(), 5), kind) for kind in (np.float32, np.uint8))
+    out, where = (a.reshape(*expected.shape[1:3], -1) for a in (out, where))
+    image_layers.pool(innermost(x), len(x), out, where)
+    np.testing.assert_array_equal(out, innermost(expected))
     error = torch.from_numpy(rng.normal(size=expected.shape)).float()
     plain = MaxPooling(nn.MaxPool2d(2))
     plain.forward(x, [])
-    found = layer.backward(error.permute(1, 2, 3, 0).contiguous(), [], True)
-    torch.testing.assert_close(found.permute(3, 0, 1, 2), plain.backward(error, [], True), rtol=0, atol=0)
+    found = np.empty_like(innermost(x))
+    image_layers.unpool(innermost(error), where, len(x), found)
+    np.testing.assert_array_equal(found, innermost(plain.backward(error, [], True)))
+
+
+def innermost(images: torch.Tensor) -> NDArray[Any]:
+    """Images (B, C, H, W) as an array (C, H, W B)."""
+    return images.permute(1, 2, 3, 0).contiguous().flatten(2).numpy()
+
+
+@pytest.mark.parametrize(
+    ("shape", "reason"), [((2, 6, 6), "1 channels gets images of 2"), ((1, 4, 6), r"too small|does not fit")]
+)
+def test_compiled_code_reads_no_images_of_another_shape(shape: tuple[int, ...], reason: str) -> None:
+    """As a client's own may be, after those on which the model was tried; it would read beyond an array."""
+    model = flat(nn.Conv2d(1, 2, 3), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(8, 3))
+    y = model.vector[None].clone()
+    with pytest.raises(ValueError, match=reason):
+        CompiledChain(model).run_fused(
+            y.clone(), y, y.new_ones((1, 1)), drawn(shape, 3, [1], 3, torch.float64), Correction()
+        )
 
 
 def test_weights_that_diverge_are_noticed() -> None:
     model = flat(nn.Conv2d(1, 2, 3), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(8, 3), dtype=torch.float32)
     y = model.vector[None].clone()
     y[0, 4] = np.nan
-    gradient, losses = CompiledChain(model).gradient(y, batch_of((1, 6, 6), [3], torch.float32))
-    assert not gradient.isfinite().all()
+    batches, found = drawn((1, 6, 6), 3, [2], 3, torch.float32), torch.empty_like(y)
+    losses, norms = CompiledChain(model).run_fused(found, y, y.new_full((1, 1), 0.1), batches, Correction())
+    assert not found.isfinite().all()
     assert not losses.isfinite().any()
+    assert not np.isfinite(norms).any()
 
 
 def test_a_gradient_at_other_weights_does_not_change_the_model() -> None:
@@ -189,22 +181,42 @@ def linear(*widths: int, bias: bool = True) -> FlatModel:
     return FlatModel(nn.Sequential(*[part for layer in layers for part in (layer, nn.ReLU())][:-1]).double())
 
 
-def check_steps(model: FlatModel, steps: list[int], batch_size: int, made: Correction, apart: bool) -> None:
+def drawn(
+    shape: tuple[int, ...], classes: int, steps: list[int], batch_size: int, dtype: torch.dtype
+) -> CohortBatches:
+    """Random examples for so many steps of some clients."""
+    rng = np.random.default_rng(2)
+    inputs = torch.from_numpy(rng.normal(size=(30, *shape))).to(dtype)
+    labels = torch.from_numpy(rng.integers(classes, size=30))
+    return CohortBatches(inputs, labels, [draw_batches(13, batch_size, s, rng) for s in steps], dtype)
+
+
+def check_steps(oracle: Fused, batches: CohortBatches, made: Correction, apart: bool) -> None:
     """All steps of some clients, which may start from weights of their own."""
-    count, rng = len(steps), np.random.default_rng(2)
-    inputs = torch.from_numpy(rng.normal(size=(30, model.module[0].in_features)))
-    labels = torch.from_numpy(rng.integers(model.module[-1].out_features, size=30))
-    drawn = [draw_batches(13, batch_size, s, rng) for s in steps]
-    batches = CohortBatches(inputs, labels, drawn, torch.float64)
+    model, count = oracle.model, len(batches.clients)
     rate = 0.1 + 0.05 * torch.arange(count, dtype=torch.float64)[:, None]
     start = model.vector.expand(count, -1) + apart * torch.arange(count)[:, None]
     rule = type("Rule", (WithCorrection,), {"made": made})(start, [], CONFIG, {})
     y, other = torch.full_like(start, torch.nan), start.clone()
-    losses, norms = Compiled(model).run_fused(y, start, rate, batches, made)
+    losses, norms = oracle.run_fused(y, start, rate, batches, made)
     expected, expected_norms = run(rule, Loop(model), batches, other, rate)
     torch.testing.assert_close(y, other, rtol=1e-9, atol=1e-11)
     torch.testing.assert_close(losses, expected, rtol=1e-9, atol=1e-12)
     np.testing.assert_allclose(norms, expected_norms, rtol=1e-9)
+
+
+def correction(strength: float, direction: str, model: FlatModel, count: int) -> Correction:
+    """With a direction for all clients, one for each, or none."""
+    shape = {"none": (), "one": (len(model.vector),), "own": (count, len(model.vector))}[direction]
+    along = torch.linspace(-1, 1, int(np.prod(shape)), dtype=torch.float64).view(shape) if shape else None
+    return Correction(strength, along)
+
+
+CORRECTED = {
+    "strength": st.sampled_from([0.0, 0.7]),
+    "direction": st.sampled_from(["none", "one", "own"]),
+    "apart": st.booleans(),
+}
 
 
 @settings(max_examples=60)
@@ -216,16 +228,73 @@ def check_steps(model: FlatModel, steps: list[int], batch_size: int, made: Corre
     batch_size=st.integers(0, 14),
     steps=STEPS,
     bias=st.booleans(),
-    strength=st.sampled_from([0.0, 0.7]),
-    direction=st.sampled_from(["none", "one", "own"]),
-    apart=st.booleans(),
+    **CORRECTED,
 )
 def test_compiled_steps_are_those_of_autograd(widths, batch_size, steps, bias, strength, direction, apart):
-    """With a direction for all clients, one for each, or none."""
     model = linear(*widths, bias=bias)
-    shape = {"none": (), "one": (len(model.vector),), "own": (len(steps), len(model.vector))}[direction]
-    along = torch.linspace(-1, 1, int(np.prod(shape)), dtype=torch.float64).view(shape) if shape else None
-    check_steps(model, steps, batch_size, Correction(strength, along), apart)
+    batches = drawn(widths[:1], widths[-1], steps, batch_size, torch.float64)
+    check_steps(Compiled(model), batches, correction(strength, direction, model, len(steps)), apart)
+
+
+@settings(max_examples=60)
+@example(
+    [1, 6, 5], [(5, 5)] * 2, [(2, 2), (0, 0)], [1, 1], [1, 1], [4, 3], True, (12, 13), [4, 1], 4, 0, "none", 0
+)
+@example(
+    [3, 1, 2], [(1, 1), (3, 2)], [(0, 0), (1, 3)], [1, 0], [0, 1], [3], False, (5, 4), [2], 0, 0.7, "own", 1
+)
+@given(
+    channels=st.lists(st.integers(1, 7), min_size=3, max_size=3),
+    kernels=st.lists(st.tuples(st.integers(1, 5), st.integers(1, 5)), min_size=2, max_size=2),
+    paddings=st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=2, max_size=2),
+    pooled=st.lists(st.booleans(), min_size=2, max_size=2),
+    relus=st.lists(st.booleans(), min_size=2, max_size=2),
+    widths=st.lists(st.integers(2, 9), min_size=1, max_size=2),
+    bias=st.booleans(),
+    size=st.tuples(st.integers(8, 13), st.integers(8, 13)),
+    steps=STEPS,
+    batch_size=st.integers(0, 12),
+    **CORRECTED,
+)
+def test_compiled_steps_of_convolutions_are_those_of_autograd(
+    channels,
+    kernels,
+    paddings,
+    pooled,
+    relus,
+    widths,
+    bias,
+    size,
+    steps,
+    batch_size,
+    strength,
+    direction,
+    apart,
+):
+    layers: list[nn.Module] = []
+    (height, width), inputs = size, channels[0]
+    for outputs, kernel, padding, pools, relu in zip(
+        channels[1:], kernels, paddings, pooled, relus, strict=True
+    ):
+        there = height + 2 * padding[0] - kernel[0] + 1, width + 2 * padding[1] - kernel[1] + 1
+        if min(there) < 2:
+            break
+        height, width = there
+        layers.append(nn.Conv2d(inputs, outputs, kernel, padding=padding, bias=bias))
+        inputs = outputs
+        if relu:
+            layers.append(nn.ReLU())
+        if pools:
+            layers.append(nn.MaxPool2d(2))
+            height, width = height // 2, width // 2
+    layers.append(nn.Flatten())
+    features = inputs * height * width
+    for n, units in enumerate(widths):
+        layers += [nn.ReLU()] * (n > 0) + [nn.Linear(features, units, bias=bias)]
+        features = units
+    model = flat(*layers)
+    batches = drawn((channels[0], *size), widths[-1], steps, batch_size, torch.float64)
+    check_steps(CompiledChain(model), batches, correction(strength, direction, model, len(steps)), apart)
 
 
 def test_code_that_cannot_be_kept_is_compiled_anew() -> None:
@@ -238,8 +307,16 @@ def test_code_that_cannot_be_kept_is_compiled_anew() -> None:
 TWICE = """
 import hashlib
 import numpy as np
-from clients.gradients import convolutions, linear_sgd
+import torch
+from clients.draws import draw_batches
+from clients.gradients import linear_sgd
+from clients.gradients.batches import CohortBatches
+from clients.gradients.compiled_chain import CompiledChain
+from clients.gradients.flat import FlatModel
+from clients.rules.base import Correction
+from fedtide.tasks import MODELS
 
+torch.manual_seed(0)
 rng = np.random.default_rng(0)
 def zeros(*shape):
     return np.zeros(shape, np.float32)
@@ -250,14 +327,13 @@ def work(size):
     lengths = np.full((4, 3), 5)
     return linear_sgd.Work(zeros(3, size), start, 0.3, zeros(1, 0), rates, x, rows, labels, lengths, *results)
 
-one, two = work(650), work(535)
+one = work(650)
 linear_sgd.train(one, zeros(640), zeros(10), zeros(10, 10), 0, 1)
-space = zeros(10 * 64 + 10 * 16), zeros(20), zeros(20, 10), zeros(2, 160), zeros(10, 10)
-linear_sgd.train_layers(two, np.array([64, 7, 10]), True, *space, 0, 1)
-images, weight = rng.random((3, 9, 27), dtype=np.float32), rng.random((5, 3, 3, 3), dtype=np.float32)
-out = np.empty((5, 7, 21), np.float32)
-convolutions.convolve(images, weight, np.zeros(5, np.float32), 3, out)
-results = one.y, one.losses, one.norms, two.y, two.losses, two.norms, out
+oracle = CompiledChain(FlatModel(MODELS["lenet"]((1, 8, 8), 10)))
+images, trained = torch.rand(50, 1, 8, 8), oracle.model.vector.expand(2, -1).clone()
+batches = CohortBatches(images, torch.arange(50) % 10, [draw_batches(50, 5, 4, rng)] * 2, torch.float32)
+found = oracle.run_fused(trained, trained.clone(), torch.full((2, 1), 0.1), batches, Correction())
+results = one.y, one.losses, one.norms, trained.numpy(), *map(np.asarray, found)
 print(hashlib.sha256(b"".join(a.tobytes() for a in results)).hexdigest())
 """
 

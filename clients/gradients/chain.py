@@ -56,7 +56,7 @@ class Convolution(ChainLayer):
     """`nn.Conv2d`."""
 
     def __init__(self, module: nn.Conv2d, padding: list[int]) -> None:
-        self.num_params = 1 if module.bias is None else 2
+        self.num_params, self.shape = 1 if module.bias is None else 2, module.weight.shape
         self.bias_sizes = None if module.bias is None else [*module.bias.shape]
         self.options = (list(module.stride), padding, list(module.dilation))
         self.groups, self.channels = module.groups, module.weight.shape[1] * module.groups
@@ -79,7 +79,7 @@ class Linear(ChainLayer):
     """`nn.Linear`."""
 
     def __init__(self, module: nn.Linear) -> None:
-        self.num_params = 1 if module.bias is None else 2
+        self.num_params, self.shape = 1 if module.bias is None else 2, module.weight.shape
 
     def forward(self, x: Tensor, params: list[Tensor]) -> Tensor:
         self.x = x

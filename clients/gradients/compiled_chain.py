@@ -1,130 +1,98 @@
-"""Chains whose convolutions and poolings are compiled, with the examples of a batch innermost."""
+"""Convolutions of few channels, pooling and linear layers, with all steps of a client in compiled code."""
 
 from __future__ import annotations
 
-from types import ModuleType
+from collections.abc import Sequence
+from itertools import zip_longest
 from typing import Any
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
-from torch.nn import functional
 
-from clients.gradients.chain import Chain, ChainLayer, Convolution, Flatten, MaxPooling, ReLU
+from clients.gradients.chain import Chain, ChainLayer, Convolution, Flatten, Linear, MaxPooling, ReLU
 from clients.gradients.flat import FlatModel
+from clients.gradients.fused import Fused
 from fedtide.base.errors import SettingsError
 
 MAX_CHANNELS = 12  # that a convolution may have as inputs: with 16, libraries are faster
 
 
-class CompiledConvolution(ChainLayer):
-    """A convolution with a stride of 1, for images of shape (channels, height, width, B)."""
+class CompiledChain(Fused, Chain):
+    """Convolutions, max pooling and ReLUs, then linear layers with ReLUs between them."""
 
-    def __init__(self, layer: Convolution, kernels: ModuleType) -> None:
-        self.kernels, self.num_params = kernels, layer.num_params
-        self.rows, self.columns = layer.options[1]  # of zeros on each side
-
-    def forward(self, x: Tensor, params: list[Tensor]) -> Tensor:
-        if len(x) != params[0].shape[1]:
-            raise ValueError(f"a convolution of {params[0].shape[1]} channels gets images of {len(x)}")
-        if self.rows or self.columns:
-            x = functional.pad(x, (0, 0, self.columns, self.columns, self.rows, self.rows))
-        self.x, weight = x, params[0]
-        height, width = x.shape[1] - weight.shape[2] + 1, x.shape[2] - weight.shape[3] + 1
-        out = x.new_empty(weight.shape[0], height, width, x.shape[3])
-        bias = params[1] if self.num_params == 2 else x.new_empty(0)
-        self.kernels.convolve(_flat(x), weight.numpy(), bias.numpy(), x.shape[3], _flat(out))
-        return out
-
-    def backward(self, error: Tensor, params: list[Tensor], needs_input_grad: bool) -> Tensor:
-        batch = error.shape[3]
-        weight_grad = torch.empty_like(params[0])
-        self.kernels.weight_gradient(_flat(self.x), _flat(error), batch, weight_grad.numpy())
-        self.grads = [weight_grad, error.sum((1, 2, 3))][: self.num_params]
-        if not needs_input_grad:
-            return error
-        input_grad = torch.empty_like(self.x)
-        weight = params[0].permute(1, 3, 2, 0).contiguous()
-        self.kernels.input_gradient(_flat(error), weight.numpy(), batch, _flat(input_grad))
-        if self.rows or self.columns:
-            _, height, width, _ = input_grad.shape
-            input_grad = input_grad[:, self.rows : height - self.rows, self.columns : width - self.columns]
-        return input_grad.contiguous()
-
-
-class CompiledPooling(ChainLayer):
-    """Max pooling of squares of 2 times 2 pixels, for images of shape (channels, height, width, B)."""
-
-    def __init__(self, kernels: ModuleType) -> None:
-        self.kernels = kernels
-
-    def forward(self, x: Tensor, params: list[Tensor]) -> Tensor:
-        self.shape = x.shape
-        channels, height, width, batch = x.shape
-        out = x.new_empty(channels, height // 2, width // 2, batch)
-        self.where = torch.empty_like(out, dtype=torch.uint8)
-        self.kernels.pool(_flat(x), batch, _flat(out), _flat(self.where))
-        return out
-
-    def backward(self, error: Tensor, params: list[Tensor], needs_input_grad: bool) -> Tensor:
-        out = error.new_empty(self.shape)
-        self.kernels.unpool(_flat(error), _flat(self.where), self.shape[3], _flat(out))
-        return out
-
-
-class ExamplesFirst(ChainLayer):
-    """`nn.Flatten` of images of shape (channels, height, width, B)."""
-
-    def forward(self, x: Tensor, params: list[Tensor]) -> Tensor:
-        self.shape = x.shape
-        return x.view(-1, x.shape[3]).t().contiguous()
-
-    def backward(self, error: Tensor, params: list[Tensor], needs_input_grad: bool) -> Tensor:
-        return error.t().contiguous().view(self.shape)
-
-
-def _flat(x: Tensor) -> NDArray[Any]:
-    """Return images of shape (channels, height, width, B) as an array (channels, height, width * B)."""
-    return x.view(x.shape[0], x.shape[1], -1).numpy()
-
-
-class CompiledChain(Chain):
-    """A chain of convolutions, max pooling and ReLUs, then linear layers; images have their examples last."""
+    otherwise = "chain"
 
     def __init__(self, model: FlatModel) -> None:
         super().__init__(model)
-        end = next((i for i, layer in enumerate(self.layers) if isinstance(layer, Flatten)), -1) + 1
-        fits = end > 0 and all(map(_is_supported, self.layers[:end]))
-        if not fits or model.device.type != "cpu" or model.vector.dtype not in (torch.float32, torch.float64):
+        kinds = [type(layer) for layer in self.layers]
+        end = kinds.index(Flatten) if Flatten in kinds else 0
+        self.images, linear = _with_relus(self.layers[:end]), _with_relus(self.layers[end + 1 :])
+        self.linear = [layer for layer, _ in linear if isinstance(layer, Linear)]
+        fits = self.images and all(_is_supported(layer) for layer, _ in self.images)
+        fits = fits and len(self.linear) == len(linear) and all(relu for _, relu in linear[:-1])
+        if not fits or len({layer.num_params for layer in self.linear}) > 1:
             raise SettingsError(
                 "the model is not a sequence of convolutions of stride 1 and at most "
-                f"{MAX_CHANNELS} input channels, pooling of 2 x 2 pixels and ReLUs, then linear layers, in "
-                "single or double precision on a CPU; use cohort chain"
+                f"{MAX_CHANNELS} input channels, pooling of 2 x 2 pixels and ReLUs, then linear layers with "
+                "ReLUs between them, all with biases or none; use cohort chain"
             )
-        try:
-            from clients.gradients import convolutions
-        except ImportError as error:
-            raise SettingsError(f"{error}; pip install numba, or use cohort chain") from None
-        self.layers[:end] = [_compiled(layer, convolutions) for layer in self.layers[:end]]
 
-    def arranged(self, x: Tensor) -> Tensor:
-        return x.flatten(1).t().contiguous().view(*x.shape[1:], len(x))  # faster than to permute dimensions
+    def space(self, shape: torch.Size, batch: int) -> list[Any]:
+        plan, widths = self._plan(shape), [layer.shape[1] for layer in self.linear]
+        inputs = plan["channels"] * plan["height"] * plan["width"]
+        largest = max(*inputs, *(plan["outputs"] * plan["out_height"] * plan["out_width"]))
+        biased = self.linear[0].num_params == 2
+        own = sum(o * (i + biased) for o, i in (layer.shape for layer in self.linear))
+        return [
+            plan,
+            self.zeros(inputs.sum() * batch),
+            np.zeros(inputs.sum() * batch, np.uint8),
+            self.zeros(2, largest * batch),
+            self.zeros(2, len(self.model.vector) - own),
+            *self.linear_space([*widths, self.linear[-1].shape[0]], biased, batch),
+        ]
+
+    def _plan(self, shape: Sequence[int]) -> NDArray[Any]:
+        """Return the layers of images of this shape, see `chain_sgd.LAYER`."""
+        plan = np.zeros(len(self.images), self._kernels.LAYER)
+        (channels, height, width), at, first = shape, 0, 0
+        for row, (layer, relu) in zip(plan, self.images, strict=True):
+            row["at"], row["first"], row["relu"] = at, first, relu
+            if isinstance(layer, Convolution):
+                outputs, expected, tall, wide = layer.shape
+                if channels != expected:
+                    raise ValueError(f"a convolution of {expected} channels gets images of {channels}")
+                row["rows"], row["columns"] = rows, columns = layer.options[1]
+                height, width, biased = height + 2 * rows, width + 2 * columns, layer.num_params == 2
+                row["tall"], row["wide"], row["biased"] = tall, wide, biased
+                row["channels"], row["height"], row["width"] = channels, height, width
+                at += channels * height * width
+                channels, height, width = outputs, height - tall + 1, width - wide + 1
+                first += outputs * (expected * tall * wide + biased)
+            else:
+                row["channels"], row["height"], row["width"] = channels, height, width
+                at += channels * height * width
+                height, width = height // 2, width // 2
+            row["outputs"], row["out_height"], row["out_width"] = channels, height, width
+            if min(height, width) < 1:
+                raise ValueError("images are too small for the model's kernels")
+        if channels * height * width != self.linear[0].shape[1]:
+            raise ValueError("the model's first linear layer does not fit its images")
+        return plan
+
+
+def _with_relus(layers: Sequence[ChainLayer]) -> list[tuple[ChainLayer, bool]]:
+    """Return each layer and whether a ReLU follows."""
+    pairs = [(layer, isinstance(after, ReLU)) for layer, after in zip_longest(layers, layers[1:])]
+    return [pair for n, pair in enumerate(pairs) if not (n and pairs[n - 1][1])]
 
 
 def _is_supported(layer: ChainLayer) -> bool:
-    """Whether a layer of images has a compiled form, or needs none."""
     if isinstance(layer, Convolution):
         stride, _, dilation = layer.options
         return stride == dilation == [1, 1] and layer.groups == 1 and layer.channels <= MAX_CHANNELS
     if isinstance(layer, MaxPooling):
         size, stride, padding, dilation, ceil = layer.options
         return size == stride == [2, 2] and padding == [0, 0] and dilation == [1, 1] and not ceil
-    return isinstance(layer, ReLU | Flatten)
-
-
-def _compiled(layer: ChainLayer, kernels: ModuleType) -> ChainLayer:
-    if isinstance(layer, Convolution):
-        return CompiledConvolution(layer, kernels)
-    if isinstance(layer, MaxPooling):
-        return CompiledPooling(kernels)
-    return ExamplesFirst() if isinstance(layer, Flatten) else layer
+    return False

@@ -3,30 +3,25 @@
 `StackedLinear` trains all clients in the same calls, one step at a time. Such a model is limited by the
 memory traffic of its weights: a step reads each client's weights for the forward pass, and updates them in
 place by the product of two thin matrices, so the gradient is never stored. `Compiled` does all steps of a
-client in code that Numba has compiled (`linear_sgd`), with the clients on all cores.
+client in code that Numba has compiled.
 """
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from clients.draws import BatchIndices
-from clients.gradients.batches import Batch, CohortBatches
+from clients.gradients.batches import Batch
 from clients.gradients.flat import FlatModel
+from clients.gradients.fused import Fused, rounded_up
 from clients.gradients.oracle import CohortOracle
 from clients.gradients.proof import plain_sequence
 from clients.gradients.random_layers import DrawnLayer, is_dropout
-from clients.rules.base import Change, Correction
+from clients.rules.base import Change
 from fedtide.base.errors import SettingsError
-from fedtide.tasks.criteria import CrossEntropy
-
-MAX_THREADS = 16  # more would wait for memory
 
 
 class LinearViews(NamedTuple):
@@ -178,101 +173,29 @@ def subtract_gradient(views: LinearViews, errors: Tensor, x: Tensor) -> None:
         views.bias.sub_(errors.sum(1))
 
 
-class Compiled(StackedLinear):
-    """Linear layers with ReLUs between them and cross-entropy: all steps of a client in compiled code.
+class Compiled(Fused, StackedLinear):
+    """Linear layers with ReLUs between them and cross-entropy: all steps of a client in compiled code."""
 
-    Clients train on all cores. Rules that do more in a step than correct its gradient train in the single
-    steps of `StackedLinear`.
-    """
+    otherwise = "stacked"
 
     def __init__(self, model: FlatModel) -> None:
         super().__init__(model)
         *lower, last = self.layers
-        fits = all(layer.relu and layer.has_bias == last.has_bias and not layer.dropout for layer in lower)
-        fits &= type(model.criterion) is CrossEntropy
-        if not fits or model.device.type != "cpu" or model.vector.dtype not in (torch.float32, torch.float64):
+        if not all(layer.relu and layer.has_bias == last.has_bias and not layer.dropout for layer in lower):
             raise SettingsError(
-                "the model is not a sequence of linear layers with ReLUs between them, all "
-                "with biases or none, and cross-entropy, in single or double precision on a CPU; use cohort "
-                "stacked"
+                "the model is not a sequence of linear layers with ReLUs between them, all with biases or "
+                "none; use cohort stacked"
             )
-        try:
-            from clients.gradients import linear_sgd
-        except ImportError as error:
-            raise SettingsError(f"{error}; pip install numba, or use cohort stacked") from None
-        self._kernels = linear_sgd
-        self.widths = np.array([self.layers[0].in_features, *(layer.out_features for layer in self.layers)])
-        self.threads = min(MAX_THREADS, torch.get_num_threads())
-        self._others = ThreadPoolExecutor(max(1, self.threads - 1))  # none is started before it is needed
 
-    def fuses_steps(self, indices: BatchIndices, corrected: bool = False) -> bool:
-        return indices.changes is None  # the examples stay the same in all steps
+    @property
+    def kernels(self) -> str:
+        return "linear_sgd" if len(self.layers) == 1 else "chain_sgd"
 
-    def run_fused(
-        self, y: Tensor, start: Tensor, rate: Tensor, batches: CohortBatches, correction: Correction
-    ) -> tuple[Tensor, NDArray[np.float64]]:
-        losses, norms = y.new_zeros(batches.indices.shape[:2]), np.zeros(len(y))
-        direction = correction.direction if correction.direction is not None else y.new_empty(0)
-        work = self._kernels.Work(
-            y.numpy(),
-            _rows(start),
-            correction.strength,
-            _rows(cast(Tensor, direction)),
-            rate.view(-1).numpy(),
-            batches.inputs.flatten(1).contiguous().numpy(),
-            batches.indices.numpy(),
-            batches.targets.numpy(),
-            batches.lengths,
-            losses.numpy(),
-            norms,
-        )
-        count = min(self.threads, len(y))
-        run = self._kernels.train_layers if len(self.layers) > 1 else self._kernels.train
-
-        def train(first: int) -> None:
-            space = self._space(batches.indices.shape[2])
-            run(work, *space, first, count)
-
-        # Clients are sorted by their steps, so that every count-th make equal shares. This thread does one of
-        # them: if it waited, two others would often share the core that it leaves.
-        others = [self._others.submit(train, first) for first in range(1, count)]
-        train(0)
-        for other in others:
-            other.result()
-        return losses, norms
-
-    def _space(self, padded_length: int) -> list[Any]:
-        """Return room for the weights, activations and errors of a client, see `linear_sgd`."""
-        batch, widths, line = _rounded_up(padded_length, 10), self.widths.tolist(), self._kernels.LINE
-
-        def zeros(*shape: int) -> NDArray[Any]:
-            return torch.zeros(shape, dtype=self.model.vector.dtype).numpy()
-
+    def space(self, shape: torch.Size, batch: int) -> list[Any]:
+        widths = [self.layers[0].in_features, *(layer.out_features for layer in self.layers)]
         if len(self.layers) == 1:
-            size, classes = widths
-            even = _rounded_up(classes, 2)
-            return [zeros(even * _rounded_up(size, line)), zeros(classes), zeros(even, batch)]
-        tens, pitches = (
-            [_rounded_up(width, 10) for width in widths[1:]],
-            [_rounded_up(width, line) for width in widths[:-1]],
-        )
-        return [
-            self.widths,
-            self.layers[0].has_bias,
-            zeros(sum(m * n for m, n in zip(tens, pitches, strict=True))),
-            zeros(sum(tens)),
-            zeros(sum(tens), batch),
-            zeros(len(tens), batch * max(pitches[1:])),
-            zeros(batch, max(tens)),
-        ]
-
-
-def _rounded_up(number: int, unit: int) -> int:
-    return -(-number // unit) * unit
-
-
-def _rows(vectors: Tensor) -> NDArray[Any]:
-    """Return vectors (K, M) as they are, and one vector for all clients, (M,) or expanded, as (1, M)."""
-    if vectors.dim() == 1:
-        return vectors[None].numpy()
-    return (vectors[:1] if not vectors.stride(0) else vectors).contiguous().numpy()
+            size, even = rounded_up(widths[0], self._kernels.LINE), rounded_up(widths[1], 2)
+            return [self.zeros(even * size), self.zeros(widths[1]), self.zeros(even, batch)]
+        no_images = np.zeros(0, self._kernels.LAYER), self.zeros(0), np.zeros(0, np.uint8)
+        unused = self.zeros(2, 0), self.zeros(2, 0)
+        return [*no_images, *unused, *self.linear_space(widths, self.layers[0].has_bias, batch)]

@@ -1,12 +1,12 @@
-"""SGD of linear layers with cross-entropy, compiled by Numba: all local steps of a client in one call.
+"""SGD of a linear classifier with cross-entropy, compiled by Numba: all local steps of a client in one call.
 
 A client's weights and the examples of a batch fit into a core's caches, so that what limits these loops is
 how many numbers they load for each product, and how many of the loads cross a cache line. So products take
 two outputs and five examples at a time, and a client's weights are copied to rows that begin with a cache
 line. Batches are filled up to a multiple of five by their last example, whose further errors are zero; the
 outputs to an even number, by rows of zeros. Loops are written out, as array expressions take Numba twice as
-long to compile. One layer has a function of its own, which is compiled in half the time; all loops are in
-this file, as Numba compiles a function anew only when its own file has changed.
+long to compile. One layer has a function of its own here, which is compiled in a fraction of the time that
+`chain_sgd` takes for several.
 """
 
 from __future__ import annotations
@@ -208,100 +208,3 @@ def train(work: Work, w: Floats, bias: Floats, errors: Floats, first: int, strid
                 for b in range(count):
                     bias[c] -= errors[c, b]
         norms[k] = math.sqrt(save(w, bias, size, own_start, y[k]))
-
-
-@compiled
-def train_layers(
-    work: Work,
-    widths: Integers,
-    biased: bool,
-    w: Floats,
-    bias: Floats,
-    errors: Floats,
-    hidden: Floats,
-    turned: Floats,
-    first: int,
-    stride: int,
-) -> None:
-    """Train every stride-th client's layers, with ReLUs between them.
-
-    Their numbers of inputs, and that of the outputs, are `widths`, (L + 1,). In `w`, with `pitched` rows,
-    `bias`, (R,), and `errors`, (R, B), each layer has a multiple of ten rows, as B is. `hidden`, (L, B D),
-    is for derivatives, then for the inputs of each layer but the first; `turned`, (B, R), for errors.
-    """
-    y, start, strength, direction, rates, inputs, indices, targets, lengths, losses, norms = work
-    layers, batch, zero, flat = len(widths) - 1, errors.shape[1], w.dtype.type(0), inputs.reshape(-1)
-    chosen, numbers = np.empty(batch, np.int64), np.arange(max(batch, len(errors)))
-    for k in range(first, len(y), stride):
-        rate, own_start = rates[k], start[min(k, len(start) - 1)]
-        share, own_direction = w.dtype.type(rate * strength), direction[min(k, len(direction) - 1)]
-        at, row, begin = 0, 0, 0
-        for layer in range(layers):
-            n, m = widths[layer], widths[layer + 1]
-            tens, stop = in_tens(m), at + m * (n + biased)
-            load(own_start[at:stop], n, w[begin : begin + tens * pitched(n)], bias[row : row + m])
-            at, row, begin = stop, row + tens, begin + tens * pitched(n)
-        for t in range(len(lengths)):
-            count = lengths[t, k]
-            if not count:
-                break
-            examples, scale = (count + 4) // 5 * 5, rate / count
-            for b in range(examples):
-                chosen[b] = indices[t, k, min(b, count - 1)]
-            x, pitch, rows, row, begin = flat, widths[0], chosen[:examples], 0, 0
-            for layer in range(layers):
-                n, m = widths[layer], widths[layer + 1]
-                if layer:  # a ReLU
-                    x, pitch, rows = hidden[layer], pitched(n), numbers[:examples]
-                    for b in range(examples):
-                        for c in range(n):
-                            x[b * pitch + c] = max(errors[row + c, b], zero)
-                    row += in_tens(n)
-                wide = (m + 1) // 2 * 2
-                outputs = errors[row : row + wide]
-                products(w[begin:], x, pitch, rows, n, outputs)
-                begin += in_tens(m) * pitched(n)
-                for c in range(m):
-                    for b in range(examples):
-                        outputs[c, b] += bias[row + c]
-            total, logits = 0.0, outputs[:m]
-            for b in range(examples):
-                if b < count:
-                    total += softmax_error(logits, b, targets[t, k, b], scale)
-                for c in range(0 if b >= count else m, wide):
-                    outputs[c, b] = 0
-            losses[t, k], at = total / count, len(own_start)
-            for layer in range(layers - 1, -1, -1):
-                n, m = widths[layer], widths[layer + 1]
-                stop, at = at, at - m * (n + biased)
-                begin -= in_tens(m) * pitched(n)
-                of_layer, of_bias = w[begin:], bias[row : row + m]
-                outputs = errors[row : row + (m + 1) // 2 * 2]
-                x, pitch, rows, back = flat, widths[0], chosen[:examples], hidden[0]
-                if layer:
-                    x, pitch, rows = hidden[layer], pitched(n), numbers[:examples]
-                    terms = numbers[: (m + 4) // 5 * 5]
-                    for b in range(examples):
-                        for c in range(len(terms)):
-                            turned[b, c] = outputs[c, b] if c < m else zero
-                        for c in range(n):
-                            back[b * pitch + c] = 0
-                    subtract(back, of_layer, pitch, terms, n, turned[: (examples + 1) // 2 * 2])
-                correct(of_layer, of_bias, n, own_start[at:stop], share, own_direction[at:stop], rate)
-                subtract(of_layer, x, pitch, rows, n, outputs)
-                for c in range(m * biased):
-                    for b in range(count):
-                        of_bias[c] -= outputs[c, b]
-                if layer:
-                    row -= in_tens(n)
-                    for b in range(examples):
-                        for c in range((n + 1) // 2 * 2):
-                            alive = c < n and x[b * pitch + c] > 0
-                            errors[row + c, b] = -back[b * pitch + c] if alive else zero
-        total, at, row, begin = 0.0, 0, 0, 0
-        for layer in range(layers):
-            n, m = widths[layer], widths[layer + 1]
-            stop = at + m * (n + biased)
-            total += save(w[begin:], bias[row : row + m], n, own_start[at:stop], y[k, at:stop])
-            at, row, begin = stop, row + in_tens(m), begin + in_tens(m) * pitched(n)
-        norms[k] = math.sqrt(total)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numba
@@ -19,8 +21,21 @@ code from the cache: there would be two copies of it, optimised at different tim
 """
 
 
+def _sources() -> str:
+    """Return digits for all files beside this one, of which compiled functions have parts in them."""
+    texts = (path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py")))
+    return hashlib.sha256(b"".join(texts)).hexdigest()[:10]
+
+
+_SOURCES = _sources()
+
+
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compile a function at its first call; the code is kept in `__pycache__` or in the user's cache."""
+    """Compile a function at its first call; the code is kept in `__pycache__` or in the user's cache.
+
+    Numba finds it there by the function's name and its own file's age, whatever else has become a part of it.
+    """
+    function.__qualname__ += f"_{_SOURCES}"
     try:
         return _njit(nogil=True, cache=True)(function)  # type: ignore[no-any-return]
     except RuntimeError:  # neither can be written

@@ -2,8 +2,8 @@
 
 `Loop` trains one client after the other, `Vmap` vectorises the model over the clients. Sequences of layers
 have their backward pass written out: `StackedLinear` for linear layers, with all clients in the same calls,
-`Chain` for other layers, one client after the other. `CompiledChain` has its convolutions in machine code,
-`Compiled` all steps of linear layers. They agree up to the rounding of sums.
+`Chain` for other layers, one client after the other. `Compiled` and `CompiledChain` do all steps of such
+models in machine code. They agree up to the rounding of sums.
 """
 
 from __future__ import annotations

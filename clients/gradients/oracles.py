@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("flwr")  # whose lines are seen where an app of Flower trains
 
-ONE_BY_ONE = ("compiled-chain", "chain", "loop")  # train one client after the other
+ONE_BY_ONE = ("chain", "loop")  # train one client after the other
 CPU_CACHE = 1 << 20  # weights of a cohort that stay in a CPU's cache even if other workers use it
 CPU_WEIGHTS = 1 << 24  # weights of a cohort of which each core has those of one client in its cache (64 MB)
 GPU_WEIGHTS = 1 << 26  # weights of a cohort on a GPU (256 MB), without gradients and activations

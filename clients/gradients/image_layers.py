@@ -1,4 +1,4 @@
-"""Convolutions and max pooling with the examples of a batch innermost, compiled by Numba.
+"""Layers of images, compiled by Numba: convolutions and max pooling, forward and back.
 
 Images have shape (channels, height, width * B): the B examples of a batch lie side by side. So loops run over
 width * B numbers, however few channels there are, and a pixel to the right is B numbers further. Libraries
@@ -12,9 +12,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clients.gradients.machine_code import compiled
+from clients.gradients.linear_sgd import Floats, Integers
+from clients.gradients.machine_code import compiled, inlined
 
-Floats = NDArray[Any]
+_SIZES = ("channels", "height", "width", "outputs", "out_height", "out_width")
+LAYER = np.dtype(
+    [
+        (name, np.int64)
+        for name in (*_SIZES, "tall", "wide", "rows", "columns", "biased", "relu", "at", "first")
+    ]
+)
+"""A layer of images: sizes of its padded inputs and of its outputs, those of its kernel, and its padding.
+
+`tall` is 0 for pooling. `relu`: a ReLU follows. Its weights begin at `first` of the client's, its inputs at
+`at` times the size of a batch among all layers' inputs.
+"""
 
 
 @compiled
@@ -97,8 +109,8 @@ def input_gradient(error: Floats, weight: Floats, batch: int, out: Floats) -> No
             for column in range(width):
                 own, other = weight[i, column].reshape(-1), weight[k, column].reshape(-1)
                 begin, end = column * batch, column * batch + length
-                terms = own[first:last], other[first:last]
-                _add(r[begin:end], s[begin:end], *terms, source, offsets[first:last], row * length)
+                c, d, terms = own[first:last], other[first:last], offsets[first:last]
+                _add(r[begin:end], s[begin:end], c, d, source, terms, row * length)
 
 
 @compiled
@@ -177,3 +189,132 @@ def unpool(error: Floats, where: NDArray[np.uint8], batch: int, out: Floats) -> 
                     value, k = own[j], pixel[j]
                     left[j] = value if k == first else 0
                     right[j] = value if k == first + 1 else 0
+
+
+@inlined
+def inputs_of(layer: Any, images: Floats, count: int, batch: int) -> Floats:
+    """Return the padded inputs of a layer, (I, H, W B)."""
+    size = layer.channels * layer.height * layer.width * count
+    own = images[layer.at * batch : layer.at * batch + size]
+    return own.reshape((layer.channels, layer.height, layer.width * count))
+
+
+@inlined
+def outputs_of(layer: Any, numbers: Any, count: int) -> Any:
+    """Return the first numbers of an array as outputs of a layer, (O, H', W' B)."""
+    size = layer.outputs * layer.out_height * layer.out_width * count
+    return numbers[:size].reshape((layer.outputs, layer.out_height, layer.out_width * count))
+
+
+@inlined
+def weight_of(layer: Any, weights: Floats) -> Floats:
+    """Return the weight of a convolution, (O, I, h, w), in a client's weights."""
+    size = layer.outputs * layer.channels * layer.tall * layer.wide
+    own = weights[layer.first : layer.first + size]
+    return own.reshape((layer.outputs, layer.channels, layer.tall, layer.wide))
+
+
+@compiled
+def place(source: Floats, relu: bool, layer: Any, x: Floats, count: int) -> None:
+    """Copy images, (I, H - 2 rows, (W - 2 columns) B), into the padded inputs of a layer, after a ReLU."""
+    zero = x.dtype.type(0)
+    if layer.rows or layer.columns:
+        x[:] = 0
+    begin = layer.columns * count
+    for i in range(source.shape[0]):
+        for row in range(source.shape[1]):
+            own, to = source[i, row], x[i, row + layer.rows, begin:]
+            for j in range(len(own)):
+                to[j] = zero if relu and own[j] < zero else own[j]  # NaN stays
+
+
+@compiled
+def gather(inputs: Floats, chosen: Integers, layer: Any, x: Floats) -> None:
+    """Copy examples, (P, I H W) without padding, into the padded inputs of the first layer."""
+    count = len(chosen)
+    if layer.rows or layer.columns:
+        x[:] = 0
+    height, width = layer.height - 2 * layer.rows, layer.width - 2 * layer.columns
+    for b in range(count):
+        example = inputs[chosen[b]]
+        for i in range(layer.channels):
+            for row in range(height):
+                own = example[(i * height + row) * width :]
+                to = x[i, row + layer.rows, layer.columns * count + b :]
+                for column in range(width):
+                    to[column * count] = own[column]
+
+
+@compiled
+def look(
+    plan: Any, weights: Floats, images: Floats, where: NDArray[np.uint8], out: Floats, count: int, batch: int
+) -> None:
+    """Compute the outputs of all layers of images, of which `out` receives the last ones, without their ReLU.
+
+    The inputs of the first layer are in `images`; those of the others will be.
+    """
+    for n in range(len(plan)):
+        layer = plan[n]
+        x, outputs = inputs_of(layer, images, count, batch), outputs_of(layer, out, count)
+        if layer.tall:
+            weight = weight_of(layer, weights)
+            end = layer.first + weight.size
+            convolve(x, weight, weights[end : end + layer.biased * layer.outputs], count, outputs)
+        else:
+            pool(x, count, outputs, outputs_of(layer, where[layer.at * batch :], count))
+        if n + 1 < len(plan):
+            after = plan[n + 1]
+            place(outputs, layer.relu, after, inputs_of(after, images, count, batch), count)
+
+
+@compiled
+def look_back(
+    plan: Any,
+    weights: Floats,
+    images: Floats,
+    where: NDArray[np.uint8],
+    error: Floats,
+    other: Floats,
+    count: int,
+    batch: int,
+    gradient: Floats,
+    turned: Floats,
+) -> None:
+    """Compute the derivatives in all weights of layers of images, of those in their last outputs, `error`."""
+    zero = error.dtype.type(0)
+    for n in range(len(plan) - 1, -1, -1):
+        layer = plan[n]
+        x, errors = inputs_of(layer, images, count, batch), outputs_of(layer, error, count)
+        back = other[: x.size].reshape(x.shape)
+        if layer.tall:
+            weight, of_weight = weight_of(layer, weights), weight_of(layer, gradient)
+            weight_gradient(x, errors, count, of_weight)
+            end = layer.first + weight.size
+            for o in range(layer.outputs * layer.biased):
+                total = zero
+                for row in range(layer.out_height):
+                    own = errors[o, row]
+                    for j in range(len(own)):
+                        total += own[j]
+                gradient[end + o] = total
+            if n:
+                permuted = turned[: weight.size].reshape(
+                    (layer.channels, layer.wide, layer.tall, layer.outputs)
+                )
+                for o in range(layer.outputs):
+                    for i in range(layer.channels):
+                        for row in range(layer.tall):
+                            for column in range(layer.wide):
+                                permuted[i, column, row, o] = weight[o, i, row, column]
+                input_gradient(errors, permuted, count, back)
+        elif n:
+            unpool(errors, outputs_of(layer, where[layer.at * batch :], count), count, back)
+        if n:
+            before, begin = plan[n - 1], layer.columns * count
+            errors = outputs_of(before, error, count)
+            for i in range(errors.shape[0]):
+                for row in range(errors.shape[1]):
+                    own, to = back[i, row + layer.rows, begin:], errors[i, row]
+                    alive = x[i, row + layer.rows, begin:]
+                    for j in range(len(to)):
+                        to[j] = own[j] if alive[j] > zero or not before.relu else zero
