@@ -4,9 +4,10 @@
 
 The table has a row for each method and a column for each trace, with the scores of all tasks in percent:
 those of the first task, a slash, those of the second. Below it: by how many points each method is behind the
-best one in its worst setting, also if all have the same rate, and how much a rate for each method in each
-setting gains on one rate for each task. That is read from the trials: both rates are chosen on one seed of
-the search and judged on another, so that neither is judged where it was chosen. `--csv FILE` has all numbers.
+best one in its worst setting, also if all have the same rate, and, after a search with --tune-seeds 2, how
+much a rate for each method in each setting gains on one rate for each task. That is read from the trials:
+both rates are chosen on one seed of the search and judged on another, so that neither is judged where it was
+chosen. `--csv FILE` has all numbers.
 """
 
 from __future__ import annotations
@@ -135,8 +136,6 @@ def main() -> None:
     try:
         tuned, trials = rows_of(arguments.tuned), trials_of(arguments.tuned)
         seeds = sorted({seed for by_rate in trials.values() for of in by_rate.values() for seed in of})
-        if len(seeds) < 2:
-            raise ValueError(f"{arguments.tuned}: gains need a search with --tune-seeds 2")
     except ValueError as error:
         parser.error(str(error))
     headings, *lines = scores(tuned)
@@ -145,12 +144,13 @@ def main() -> None:
     print(behind({pair: row.score.mean for pair, row in tuned.items()}))
     print("\nThe same of the trials, with one rate for all methods of a task:")
     print(behind(with_one_rate(trials, seeds)))
-    found = gains(trials, seeds)
-    more, less = (sum(sign * gain > 1 for gain in found.values()) for sign in (1, -1))
-    print(
-        f"\nOf {len(found)} pairs of a method and a setting, a rate of their own gains "
-        f"{fmean(found.values()):.1f} points on average; {more} gain more than a point, {less} lose more."
-    )
+    if len(seeds) > 1:
+        found = gains(trials, seeds)
+        more, less = (sum(sign * gain > 1 for gain in found.values()) for sign in (1, -1))
+        print(
+            f"\nOf {len(found)} pairs of a method and a setting, a rate of their own gains "
+            f"{fmean(found.values()):.1f} points on average; {more} gain more than a point, {less} lose more."
+        )
     if arguments.csv:
         write(arguments.csv, tuned)
 

@@ -21,6 +21,7 @@ def parameters(model: torch.nn.Module) -> int:
         ("lenet", {"padding": 0}, (3, 32, 32), 62_006),  # PyTorch's CIFAR tutorial
         ("cnn3x3", {}, (3, 32, 32), 551_786),
         ("cnn3x3", {"hidden": "512+256", "dropout": 0.2}, (3, 32, 32), 1_193_130),
+        ("cnn3x3", {"norm": "group"}, (3, 32, 32), 551_914),
         ("vgg11", {}, (3, 32, 32), 9_220_480 + 2 * 512 * 513 + 513 * 10),  # torchvision's convolutions
         ("resnet18", {"norm": "batch"}, (3, 32, 32), 11_173_962),
         ("resnet50", {"norm": "batch"}, (3, 32, 32), 23_520_842),

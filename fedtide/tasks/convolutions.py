@@ -83,6 +83,7 @@ def cnn3x3(
     *,
     hidden: str = "256+64",
     dropout: Dropout = 0.0,
+    norm: Norm = "none",
 ) -> nn.Module:
     """Two 3x3 convolutions (32, 32) with max pooling, then hidden layers: the CNN of FedAU and FedAWE.
 
@@ -97,12 +98,14 @@ def cnn3x3(
         Units of the hidden layers, with `+` between them.
     dropout
         Share of the inputs of each linear layer that is dropped in training.
+    norm
+        Normalisation after each convolution.
     """
     from torch import nn
 
     channels, height, width = _image_shape("cnn3x3", input_shape)
     units = _units(hidden)
-    layers = _pooled(nn.Conv2d(channels, 32, 3, padding=1), nn.Conv2d(32, 32, 3, padding=1))
+    layers = _pooled(nn.Conv2d(channels, 32, 3, padding=1), nn.Conv2d(32, 32, 3, padding=1), norm=norm)
     layers += _dropout(dropout)
     for inputs, outputs in pairwise([32 * (height // 4) * (width // 4), *units]):
         layers += [nn.Linear(inputs, outputs), nn.ReLU(), *_dropout(dropout)]
@@ -280,11 +283,14 @@ def _normalisation(norm: Norm, channels: int) -> list[nn.Module]:
     return []
 
 
-def _pooled(*convolutions: nn.Module) -> list[nn.Module]:
-    """Return convolutions, each followed by ReLU and max pooling, and what makes vectors of their outputs."""
+def _pooled(*convolutions: nn.Conv2d, norm: Norm = "none") -> list[nn.Module]:
+    """Return convolutions, each normalised, with ReLU and max pooling, and what makes vectors of the last."""
     from torch import nn
 
-    return [x for layer in convolutions for x in (layer, nn.ReLU(), nn.MaxPool2d(2))] + [nn.Flatten()]
+    layers: list[nn.Module] = []
+    for layer in convolutions:
+        layers += [layer, *_normalisation(norm, layer.out_channels), nn.ReLU(), nn.MaxPool2d(2)]
+    return [*layers, nn.Flatten()]
 
 
 def _dropout(probability: float) -> list[nn.Module]:
