@@ -18,7 +18,7 @@ from torch.nn import functional
 from clients.draws import client_rng, draw_batches
 from clients.gradients.flat import FlatModel, one_thread
 from clients.memory.handshake import Memory
-from clients.simulated.evaluation import evaluate
+from clients.simulated.evaluation import PoolingByHalves, evaluate
 from clients.simulated.jobs import Broadcast, Job
 from clients.simulated.virtual import Answers, ClientEnvironment, Failure, VirtualClients
 from fedtide.base.contract import FitConfig
@@ -174,6 +174,32 @@ def four_threads() -> Iterator[None]:
     torch.set_num_threads(4)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("shape", [(3, 2, 5, 7), (1, 1, 2, 2), (2, 8, 6), (2, 3, 8, 9)])
+@pytest.mark.parametrize(
+    "pooling",
+    [
+        nn.MaxPool2d(2),
+        nn.MaxPool2d((2, 2), stride=2),
+        nn.MaxPool2d(2, stride=1),
+        nn.MaxPool2d(2, ceil_mode=True),
+        nn.MaxPool2d(2, padding=1),
+        nn.MaxPool2d((1, 2)),
+        nn.MaxPool2d(2, return_indices=True),
+        lambda x: functional.max_pool2d(x, 2),
+        lambda x: functional.max_pool2d(input=x, kernel_size=2),
+        lambda x: torch.max_pool2d(x, 2),
+    ],
+    ids=str,
+)
+def test_pooling_by_halves_has_the_numbers_of_pytorch(pooling: Any, shape: tuple[int, ...]) -> None:
+    x = torch.from_numpy(np.random.default_rng(0).normal(size=shape))
+    x.view(-1)[:4] = torch.tensor([np.nan, np.inf, -np.inf, 0])
+    expected = pooling(x)
+    with PoolingByHalves():
+        found = pooling(x)
+    torch.testing.assert_close(found, expected, rtol=0, atol=0, equal_nan=True)
 
 
 @pytest.mark.parametrize("much", [0.0, math.inf])

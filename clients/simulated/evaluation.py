@@ -13,6 +13,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
 
 from clients.gradients.flat import FlatModel, as_tensor, one_thread, own_draws
 from fedtide.base.errors import SettingsError, described, own_places
@@ -246,12 +248,39 @@ def _measure(
     """Evaluate the batch that begins at `start`."""
     criterion, end = model.criterion, start + model.criterion.evaluated_at_once
     x, targets = (as_tensor(part[start:end]).to(model.device) for part in examples)
-    with torch.no_grad():
+    with torch.no_grad(), PoolingByHalves():
         outputs = module(x)
         views = {view: view_of(view, criterion, outputs, targets) for view in needed}
     total, scores = float(criterion.total(outputs, targets)), criterion.scores(outputs, targets)
     counts = criterion.counts(targets)
     return _Batch(total, scores, torch.ones_like(scores) if counts is None else counts, views)
+
+
+class PoolingByHalves(TorchFunctionMode):
+    """Max pooling of 2 x 2 pixels on a CPU as two comparisons: the same numbers, several times as fast.
+
+    PyTorch's function also notes where each maximum was, which only gradients need.
+    """
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        options = kwargs or {}
+        of_x = func is functional.max_pool2d and bool(args)
+        if of_x and args[0].device.type == "cpu" and _halves(*args[1:], **options):
+            height, width = (size // 2 * 2 for size in args[0].shape[-2:])
+            rows = torch.maximum(args[0][..., :height:2, :], args[0][..., 1:height:2, :])
+            return torch.maximum(rows[..., :width:2], rows[..., 1:width:2])
+        return func(*args, **options)
+
+
+def _halves(
+    kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1, **others: bool
+) -> bool:
+    """Whether max pooling with these options is of squares of 2 x 2 pixels, and of whole ones alone."""
+    twos = (2, (2, 2), [2, 2])
+    plain = padding in (0, (0, 0)) and dilation in (1, (1, 1)) and not any(others.values())
+    return plain and kernel_size in twos and (stride is None or stride in twos)
 
 
 def own_test(data: FederatedData, client: int) -> Examples:
