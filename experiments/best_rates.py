@@ -7,7 +7,8 @@ those of the first task, a slash, those of the second. Below it: by how many poi
 best one in its worst setting, also if all have the same rate, and, after a search with --tune-seeds 2, how
 much a rate for each method in each setting gains on one rate for each task. That is read from the trials:
 both rates are chosen on one seed of the search and judged on another, so that neither is judged where it was
-chosen. `--csv FILE` has all numbers.
+chosen. `--csv FILE` has all numbers. `--beside FILE` compares the order of the methods in each setting with
+that in such a file: Kendall's rank correlation, over the methods of both.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from statistics import fmean
 from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from scipy.stats import kendalltau
 
 import fedtide
 from benchmarks.measure import table
@@ -125,6 +128,18 @@ def write(file: Path, tuned: dict[Pair, Row]) -> None:
             )
 
 
+def correlations(tuned: dict[Pair, Row], file: Path) -> list[str]:
+    """Return a line for each setting that is also in a file of `write`, other than of a bound."""
+    with file.open(encoding="utf-8", newline="") as stream:
+        known = {Pair(*line[:3]): float(line[3]) for line in list(csv.reader(stream))[1:]}
+    pairs = [pair for pair in tuned if pair in known and pair.strategy != BOUND]
+    lines = []
+    for task, trace in dict.fromkeys(pair[:2] for pair in pairs):
+        both = [(tuned[p].score.mean, known[p]) for p in pairs if p[:2] == (task, trace)]
+        lines.append(f"{task}, {trace}: {kendalltau(*zip(*both, strict=True)).statistic:.2f}")
+    return lines
+
+
 def main() -> None:
     """Read the folders, and print."""
     parser = argparse.ArgumentParser(
@@ -132,6 +147,7 @@ def main() -> None:
     )
     parser.add_argument("tuned", type=Path, help="folder of the tuned comparison")
     parser.add_argument("--csv", type=Path, metavar="FILE", help="write all numbers to this file")
+    parser.add_argument("--beside", type=Path, metavar="FILE", help="compare the methods' order with a CSV")
     arguments = parser.parse_args()
     try:
         tuned, trials = rows_of(arguments.tuned), trials_of(arguments.tuned)
@@ -151,6 +167,9 @@ def main() -> None:
             f"\nOf {len(found)} pairs of a method and a setting, a rate of their own gains "
             f"{fmean(found.values()):.1f} points on average; {more} gain more than a point, {less} lose more."
         )
+    if arguments.beside:
+        print("\nThe order of the methods beside that of the file, by Kendall's correlation:")
+        print("\n".join(correlations(tuned, arguments.beside)))
     if arguments.csv:
         write(arguments.csv, tuned)
 

@@ -266,6 +266,8 @@ def test_best_rates(tmp_path: Path) -> None:
     _, *rows = (tmp_path / "all.csv").read_text().splitlines()
     assert [row.split(",")[5] for row in rows] == ["0.1"] * 4
     assert float(rows[0].split(",")[3]) == pytest.approx(100 * tuned.rows[0].score.mean, abs=0.01)
+    done = run("best_rates", tuned.folder, "--beside", tmp_path / "all.csv")
+    assert done.out.splitlines()[-1] == "digits, bernoulli:p=0.5: 1.00"
 
 
 def test_rates_are_judged_on_seeds_on_which_they_were_not_chosen() -> None:
