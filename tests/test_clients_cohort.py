@@ -23,6 +23,7 @@ from fedtide.tasks import PartitionedData
 from fedtide.tasks.models import MODELS
 
 SIZES = [23, 7, 1, 12, 40, 5]
+OWN = {"mu": 0.3, "alpha": 0.5, "alpha-mode": "step", "gradient": "chain-rule"}  # of all rules in use here
 
 
 def divided(sizes: list[int], shape: tuple[int, ...], classes: int) -> PartitionedData:
@@ -127,15 +128,22 @@ def test_clients_that_start_from_weights_of_their_own(model: str, cohort: str, b
     batch_size=st.integers(0, 50),
     size=st.integers(1, 6),
     rates=st.lists(st.sampled_from([0.1, 0.03]), min_size=6, max_size=6),
-    trained=st.sampled_from([("logistic", "compiled"), ("mlp", "stacked"), ("lenet", "compiled-chain")]),
+    trained=st.sampled_from(
+        [("logistic", "compiled"), ("mlp", "stacked"), ("lenet", "compiled-chain"), ("lenet", "chain")]
+    ),
+    rule=st.sampled_from(["sgd", "proximal", "apfl"]),
 )
 def test_no_result_depends_on_the_other_clients_of_the_cohort(
-    completions: list[float], batch_size: int, size: int, rates: list[float], trained: tuple[str, str]
+    completions: list[float],
+    batch_size: int,
+    size: int,
+    rates: list[float],
+    trained: tuple[str, str],
+    rule: str,
 ) -> None:
-    """Not even in the last bit, for linear layers: a run is the same with any number of workers."""
-    jobs = [
-        Job(k, [], config(batch_size=batch_size, learning_rate=rates[k]), completions[k]) for k in range(6)
-    ]
+    """Not even in the last bit: a run is the same with any number of workers."""
+    work = config(batch_size=batch_size, rule=rule, own=OWN)
+    jobs = [Job(k, [], replace(work, learning_rate=rates[k]), completions[k]) for k in range(6)]
     model, cohort = trained
     together, reported = by_client(fit(model, jobs, cohort, size))
     singles = [alone for job in jobs if len((alone := fit(model, [job], cohort, 1)).reported)]
@@ -235,17 +243,18 @@ def test_a_client_that_fails_does_not_fail_its_cohort(model: str, cohort: str) -
 
 
 @pytest.mark.parametrize(
-    ("model", "rule"), [*((m, r) for m in ("logistic", "mlp") for r in ("sgd", "proximal")), ("mlp", "apfl")]
+    ("model", "rule"),
+    [*((m, r) for m in ("logistic", "mlp", "lenet") for r in ("sgd", "proximal")), ("mlp", "apfl")],
 )
 def test_threads_change_no_bit(model: str, rule: str) -> None:
     """Clients train on several cores at a time; some stop early, and APFL's steps are not compiled."""
-    own: dict[str, Any] = {"mu": 0.3, "alpha": 0.5, "alpha-mode": "step", "gradient": "chain-rule"}
-    jobs = [Job(k, [], config(rule=rule, own=own), 1 - 0.15 * k) for k in range(6)]
+    jobs = [Job(k, [], config(rule=rule, own=OWN), 1 - 0.15 * k) for k in range(6)]
     found, before = [], torch.get_num_threads()
     for threads in (1, 2, 3):
         torch.set_num_threads(threads)
         try:
-            found.append(by_client(fit(model, jobs, "compiled", 6))[0])
+            cohort = "compiled-chain" if model == "lenet" else "compiled"
+            found.append(by_client(fit(model, jobs, cohort, 6))[0])
         finally:
             torch.set_num_threads(before)
     for other in found[1:]:

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from copy import deepcopy
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 from torch import nn
 from torch.nn import functional
 
-from clients.draws import draw_batches
+from clients.draws import BatchIndices, draw_batches
 from clients.gradients.batches import Batch, CohortBatches
 from clients.gradients.chain import Chain, MaxPooling
 from clients.gradients.compiled_chain import CompiledChain
@@ -29,6 +30,7 @@ from clients.rules import SGD
 from clients.rules.base import Correction
 from clients.simulated.cohort import run
 from fedtide.base.contract import FitConfig
+from fedtide.tasks import MODELS
 
 
 def flat(*parts: nn.Module, dtype: torch.dtype = torch.float64) -> FlatModel:
@@ -84,6 +86,11 @@ CHAINS = {
         (2, 8, 8),
         [nn.ReLU(), nn.MaxPool2d(3, stride=2, padding=1), nn.Conv2d(2, 3, 3, padding="valid")],
         [nn.Flatten(), nn.Linear(12, 3)],
+    ),
+    "pooling of a size of NumPy": (
+        (1, 6, 6),
+        [nn.Conv2d(1, 2, 3), nn.MaxPool2d(np.int64(2))],
+        [nn.Flatten(), nn.Linear(8, 3)],
     ),
     "linear": ((5,), [nn.Linear(5, 4)], [nn.ReLU(), nn.Linear(4, 3)]),
 }
@@ -297,6 +304,26 @@ def test_compiled_steps_of_convolutions_are_those_of_autograd(
     check_steps(CompiledChain(model), batches, correction(strength, direction, model, len(steps)), apart)
 
 
+@pytest.mark.parametrize(("name", "oracle"), [("logistic", Compiled), ("lenet", CompiledChain)])
+def test_a_step_on_many_examples_is_rounded_once(name: str, oracle: type[Fused]) -> None:
+    """In single precision small steps would be lost if each example's were added to the weights."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(3)
+        single = MODELS[name]((1, 8, 8), 3)
+    steps = {}
+    for dtype in (torch.float32, torch.float64):
+        model = FlatModel(deepcopy(single).to(dtype))
+        inputs, labels = torch.linspace(-1, 1, 600 * 64).sin().view(600, 1, 8, 8), torch.arange(600) % 3
+        all_once = [BatchIndices(np.arange(600), np.array([600]))]
+        batches = CohortBatches(inputs.to(dtype), labels, all_once, dtype)
+        start, rate = model.vector[None], torch.full((1, 1), 1e-4, dtype=dtype)
+        y = start.clone()
+        oracle(model).run_fused(y, start, rate, batches, Correction())
+        steps[dtype] = y.double() - start.double()
+    rounding = torch.finfo(torch.float32).eps * start.abs().max()
+    torch.testing.assert_close(steps[torch.float32], steps[torch.float64], rtol=0, atol=float(rounding))
+
+
 def test_code_that_cannot_be_kept_is_compiled_anew() -> None:
     """As in a container whose file system is read-only; here the function has no file."""
     names: dict[str, Any] = {}
@@ -328,7 +355,7 @@ def work(size):
     return linear_sgd.Work(zeros(3, size), start, 0.3, zeros(1, 0), rates, x, rows, labels, lengths, *results)
 
 one = work(650)
-linear_sgd.train(one, zeros(640), zeros(10), zeros(10, 10), 0, 1)
+linear_sgd.train(one, linear_sgd.Space(zeros(640), zeros(0), zeros(10), zeros(10, 10)), 0, 1)
 oracle = CompiledChain(FlatModel(MODELS["lenet"]((1, 8, 8), 10)))
 images, trained = torch.rand(50, 1, 8, 8), oracle.model.vector.expand(2, -1).clone()
 batches = CohortBatches(images, torch.arange(50) % 10, [draw_batches(50, 5, 4, rng)] * 2, torch.float32)

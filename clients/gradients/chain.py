@@ -104,7 +104,7 @@ class MaxPooling(ChainLayer):
 
     def __init__(self, module: nn.MaxPool2d) -> None:
         size, stride, padding, dilation = (
-            [value, value] if isinstance(value, int) else list(value)
+            list(value) if isinstance(value, tuple | list) else [int(value)] * 2
             for value in (module.kernel_size, module.stride, module.padding, module.dilation)
         )
         self.options = (size, stride, padding, dilation, module.ceil_mode)
@@ -219,13 +219,11 @@ class Chain(CohortOracle):
         return gradients, losses
 
     def descend(self, y: Tensor, rate: Tensor, batch: Batch, change: Change | None) -> Tensor:
-        if change is not None and len(y) > 1:  # it changes all clients at once
+        if change is not None:  # it changes all clients at once
             return super().descend(y, rate, batch, change)
         losses = y.new_empty(len(y))
         for k, params in enumerate(self._params(y)):
             losses[k] = self._backpropagate(params, batch, k)
-            if change is not None:
-                change(y)
             for layer, tensors in zip(self.layers, params, strict=True):
                 layer.descend(tensors, rate[k])
         return losses

@@ -6,7 +6,7 @@ Layers of images come first, if there are any, then linear layers with ReLUs bet
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +18,7 @@ from clients.gradients.linear_sgd import (
     Integers,
     Work,
     correct,
-    in_tens,
+    descend,
     load,
     pitched,
     products,
@@ -26,41 +26,80 @@ from clients.gradients.linear_sgd import (
     softmax_error,
     subtract,
 )
-from clients.gradients.machine_code import compiled
+from clients.gradients.machine_code import compiled, inlined
 
-__all__ = ["LAYER", "LINE", "Work", "train"]
+__all__ = ["LAYER", "LINE", "Space", "Work", "train"]
+
+
+class Space(NamedTuple):
+    """What a client's layers are, and memory for them: B examples at most, a multiple of ten."""
+
+    plan: Any  # the layers of images, see `LAYER`; there may be none
+    images: Floats  # for their inputs
+    where: NDArray[np.uint8]  # for what pooling has chosen
+    spare: Floats  # (2, .), for outputs and derivatives
+    gradient: Floats  # (2, .), for derivatives in their weights
+    widths: Integers  # (L + 1,), the numbers of inputs of the linear layers, and that of the outputs
+    biased: bool
+    w: Floats  # each layer has a multiple of ten rows, `pitched`
+    step: Floats  # for its change, as many numbers; none if B is ten
+    bias: Floats  # (R,), R rows in all
+    errors: Floats  # (R, B), for outputs, then for derivatives in them
+    hidden: Floats  # (L + 1, B D), for the inputs of each layer, then for derivatives
+    turned: Floats  # (B, R), for errors
+
+
+@inlined
+def in_tens(outputs: int) -> int:
+    """Round up to ten: a layer's rows, of which two outputs and five terms are taken at a time."""
+    return (outputs + 9) // 10 * 10
+
+
+@inlined
+def take(space: Space, weights: Floats, inputs: Floats, chosen: Integers, examples: int) -> None:
+    """Compute the first linear layer's inputs: those of the model, or what layers of images make of them.
+
+    There are so many `examples`, as the last one is repeated.
+    """
+    plan, batch, count = space.plan, space.errors.shape[1], len(chosen)
+    x, n, pitch, zero = space.hidden[0], space.widths[0], pitched(space.widths[0]), space.w.dtype.type(0)
+    if len(plan):
+        gather(inputs, chosen, plan[0], inputs_of(plan[0], space.images, count, batch))
+        look(plan, weights, space.images, space.where, space.spare[0], count, batch)
+        seen, relu = space.spare[0], plan[len(plan) - 1].relu
+        for b in range(examples):
+            for c in range(n):
+                value = seen[c * count + min(b, count - 1)]
+                x[b * pitch + c] = zero if relu and value < zero else value  # NaN stays
+    else:
+        for b in range(examples):
+            example = inputs[chosen[min(b, count - 1)]]
+            for c in range(n):
+                x[b * pitch + c] = example[c]
+
+
+@inlined
+def give_back(space: Space, weights: Floats, count: int) -> None:
+    """Compute derivatives in the weights of the layers of images, of those in what they have made."""
+    plan, batch, back = space.plan, space.errors.shape[1], space.hidden[len(space.widths) - 1]
+    x, n, pitch, zero = space.hidden[0], space.widths[0], pitched(space.widths[0]), space.w.dtype.type(0)
+    seen, relu = space.spare[0], plan[len(plan) - 1].relu
+    for c in range(n):
+        for b in range(count):
+            alive = x[b * pitch + c] > 0 or not relu
+            seen[c * count + b] = -back[b * pitch + c] if alive else zero
+    of_weights, turned = space.gradient[0], space.gradient[1]
+    look_back(
+        plan, weights, space.images, space.where, seen, space.spare[1], count, batch, of_weights, turned
+    )
 
 
 @compiled
-def train(
-    work: Work,
-    plan: Any,
-    images: Floats,
-    where: NDArray[np.uint8],
-    spare: Floats,
-    gradient: Floats,
-    widths: Integers,
-    biased: bool,
-    w: Floats,
-    bias: Floats,
-    errors: Floats,
-    hidden: Floats,
-    turned: Floats,
-    first: int,
-    stride: int,
-) -> None:
-    """Train every stride-th client's layers.
-
-    `plan` has the layers of images, see `LAYER`; there may be none. `images` is for their inputs, `where` for
-    what pooling has chosen, `spare`, (2, .), for outputs and derivatives, and `gradient`, (2, .), for those
-    in their weights.
-
-    The numbers of inputs of the linear layers, and that of the outputs, are `widths`, (L + 1,). In `w`, with
-    `pitched` rows, `bias`, (R,), and `errors`, (R, B), each layer has a multiple of ten rows, as B is.
-    `hidden`, (L + 1, B D), is for the inputs of each layer, then for derivatives; `turned`, (B, R), for
-    errors.
-    """
+def train(work: Work, space: Space, first: int, stride: int) -> None:
+    """Train every stride-th client's layers."""
     y, start, strength, direction, rates, inputs, indices, targets, lengths, losses, norms = work
+    widths, biased, w, bias = space.widths, space.biased, space.w, space.bias
+    errors, hidden, turned = space.errors, space.hidden, space.turned
     layers, batch, zero = len(widths) - 1, errors.shape[1], w.dtype.type(0)
     numbers, back = np.arange(max(batch, len(errors))), hidden[layers]
     for k in range(first, len(y), stride):
@@ -84,20 +123,7 @@ def train(
                 break
             examples, scale = (count + 4) // 5 * 5, rate / count
             chosen, rows = indices[t, k, :count], numbers[:examples]
-            x, pitch, n = hidden[0], pitched(widths[0]), widths[0]
-            if len(plan):
-                gather(inputs, chosen, plan[0], inputs_of(plan[0], images, count, batch))
-                look(plan, own, images, where, spare[0], count, batch)
-                seen, relu = spare[0], plan[len(plan) - 1].relu
-                for b in range(examples):
-                    for c in range(n):
-                        value = seen[c * count + min(b, count - 1)]
-                        x[b * pitch + c] = zero if relu and value < zero else value
-            else:
-                for b in range(examples):
-                    example = inputs[chosen[min(b, count - 1)]]
-                    for c in range(n):
-                        x[b * pitch + c] = example[c]
+            take(space, own, inputs, chosen, examples)
             row, begin = 0, 0
             for layer in range(layers):
                 n, m = widths[layer], widths[layer + 1]
@@ -128,7 +154,7 @@ def train(
                 of_layer, of_bias = w[begin:], bias[row : row + m]
                 outputs = errors[row : row + (m + 1) // 2 * 2]
                 x, pitch = hidden[layer], pitched(n)
-                if layer or len(plan):
+                if layer or len(space.plan):
                     terms = numbers[: (m + 4) // 5 * 5]
                     for b in range(examples):
                         for c in range(len(terms)):
@@ -137,26 +163,17 @@ def train(
                             back[b * pitch + c] = 0
                     subtract(back, of_layer, pitch, terms, n, turned[: (examples + 1) // 2 * 2])
                 correct(of_layer, of_bias, n, own_start[at:stop], share, own_direction[at:stop], rate)
-                subtract(of_layer, x, pitch, rows, n, outputs)
-                for c in range(m * biased):
-                    for b in range(count):
-                        of_bias[c] -= outputs[c, b]
+                descend(of_layer, of_bias[: m * biased], space.step, x, pitch, rows, n, outputs)
                 if layer:
                     row -= in_tens(n)
                     for b in range(examples):
                         for c in range((n + 1) // 2 * 2):
                             alive = c < n and x[b * pitch + c] > 0
                             errors[row + c, b] = -back[b * pitch + c] if alive else zero
-            if len(plan):
-                x, pitch, n = hidden[0], pitched(widths[0]), widths[0]
-                seen, relu = spare[0], plan[len(plan) - 1].relu
-                for c in range(n):
-                    for b in range(count):
-                        alive = x[b * pitch + c] > 0 or not relu
-                        seen[c * count + b] = -back[b * pitch + c] if alive else zero
-                look_back(plan, own, images, where, seen, spare[1], count, batch, gradient[0], gradient[1])
+            if len(space.plan):
+                give_back(space, own, count)
                 for i in range(of_images):  # their errors have the rate in them
-                    change = gradient[0, i]
+                    change = space.gradient[0, i]
                     if share != 0:
                         change += share * (own[i] - own_start[i])
                     if len(own_direction):

@@ -38,24 +38,27 @@ class CompiledChain(Fused, Chain):
                 "ReLUs between them, all with biases or none; use cohort chain"
             )
 
-    def space(self, shape: torch.Size, batch: int) -> list[Any]:
+    def space(self, shape: torch.Size, batch: int) -> Any:
         plan, widths = self._plan(shape), [layer.shape[1] for layer in self.linear]
         inputs = plan["channels"] * plan["height"] * plan["width"]
         largest = max(*inputs, *(plan["outputs"] * plan["out_height"] * plan["out_width"]))
         biased = self.linear[0].num_params == 2
         own = sum(o * (i + biased) for o, i in (layer.shape for layer in self.linear))
-        return [
+        return self._kernels.Space(
             plan,
             self.zeros(inputs.sum() * batch),
             np.zeros(inputs.sum() * batch, np.uint8),
             self.zeros(2, largest * batch),
             self.zeros(2, len(self.model.vector) - own),
             *self.linear_space([*widths, self.linear[-1].shape[0]], biased, batch),
-        ]
+        )
 
     def _plan(self, shape: Sequence[int]) -> NDArray[Any]:
         """Return the layers of images of this shape, see `chain_sgd.LAYER`."""
-        plan = np.zeros(len(self.images), self._kernels.LAYER)
+        plan = np.recarray(
+            len(self.images), self._kernels.LAYER
+        )  # with attributes, also where nothing is compiled
+        plan.fill(0)
         (channels, height, width), at, first = shape, 0, 0
         for row, (layer, relu) in zip(plan, self.images, strict=True):
             row["at"], row["first"], row["relu"] = at, first, relu

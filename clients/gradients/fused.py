@@ -49,7 +49,7 @@ class Fused(CohortOracle):
 
     @property
     def kernels(self) -> str:
-        """The module of the compiled code, with `train`, `Work` and `LINE`."""
+        """The module of the compiled code, with `train`, `Work`, `Space` and `LINE`."""
         return "chain_sgd"
 
     @property
@@ -81,7 +81,7 @@ class Fused(CohortOracle):
         batch = rounded_up(batches.indices.shape[2], 10)
 
         def train(first: int) -> None:
-            self._kernels.train(work, *self.space(shape, batch), first, count)
+            self._kernels.train(work, self.space(shape, batch), first, count)
 
         # Clients are sorted by their steps, so that every count-th make equal shares. This thread does one of
         # them: if it waited, two others would often share the core that it leaves.
@@ -92,18 +92,20 @@ class Fused(CohortOracle):
         return losses, norms
 
     @abstractmethod
-    def space(self, shape: torch.Size, batch: int) -> list[Any]:
-        """Return its sizes, and its memory for a client: inputs of this shape, at most so many at a time."""
+    def space(self, shape: torch.Size, batch: int) -> Any:
+        """Return the module's `Space` for a client: inputs of this shape, at most so many at a time."""
 
     def linear_space(self, widths: Sequence[int], biased: bool, batch: int) -> list[Any]:
         """Return sizes and memory of linear layers; `widths` are their numbers of inputs, and of outputs."""
         line = self._kernels.LINE
         tens = [rounded_up(width, 10) for width in widths[1:]]
         pitches = [rounded_up(width, line) for width in widths[:-1]]
+        numbers = sum(m * n for m, n in zip(tens, pitches, strict=True))
         return [
             np.array(widths),
             biased,
-            self.zeros(sum(m * n for m, n in zip(tens, pitches, strict=True))),
+            self.zeros(numbers),
+            self.zeros(numbers if batch > 10 else 0),
             self.zeros(sum(tens)),
             self.zeros(sum(tens), batch),
             self.zeros(len(widths), batch * max(pitches)),

@@ -191,11 +191,13 @@ class Compiled(Fused, StackedLinear):
     def kernels(self) -> str:
         return "linear_sgd" if len(self.layers) == 1 else "chain_sgd"
 
-    def space(self, shape: torch.Size, batch: int) -> list[Any]:
+    def space(self, shape: torch.Size, batch: int) -> Any:
         widths = [self.layers[0].in_features, *(layer.out_features for layer in self.layers)]
         if len(self.layers) == 1:
             size, even = rounded_up(widths[0], self._kernels.LINE), rounded_up(widths[1], 2)
-            return [self.zeros(even * size), self.zeros(widths[1]), self.zeros(even, batch)]
+            numbers = even * size, even * size if batch > 10 else 0, widths[1]
+            return self._kernels.Space(*map(self.zeros, numbers), self.zeros(even, batch))
         no_images = np.zeros(0, self._kernels.LAYER), self.zeros(0), np.zeros(0, np.uint8)
         unused = self.zeros(2, 0), self.zeros(2, 0)
-        return [*no_images, *unused, *self.linear_space(widths, self.layers[0].has_bias, batch)]
+        layers = self.linear_space(widths, self.layers[0].has_bias, batch)
+        return self._kernels.Space(*no_images, *unused, *layers)

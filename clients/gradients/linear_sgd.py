@@ -41,16 +41,19 @@ class Work(NamedTuple):
     norms: NDArray[np.float64]  # (K,), receives how far `y` is from `start`
 
 
+class Space(NamedTuple):
+    """Memory for a client of a linear classifier, B examples at most, a multiple of five; C' is even."""
+
+    w: Floats  # for its weights, C' `pitched` rows
+    step: Floats  # for their change, as many numbers; none if B is ten at most
+    bias: Floats  # (C,)
+    errors: Floats  # (C', B)
+
+
 @inlined
 def pitched(size: int) -> int:
     """Round up to whole cache lines."""
     return (size + LINE - 1) // LINE * LINE
-
-
-@inlined
-def in_tens(outputs: int) -> int:
-    """Round up to ten: a layer's rows, of which two outputs and five terms are taken at a time."""
-    return (outputs + 9) // 10 * 10
 
 
 @inlined
@@ -101,6 +104,29 @@ def subtract(w: Floats, x: Floats, pitch: int, rows: Integers, size: int, errors
                     a0, a1, a2, a3, a4 = x0[i], x1[i], x2[i], x3[i], x4[i]
                     v[i] -= d0 * a0 + d1 * a1 + d2 * a2 + d3 * a3 + d4 * a4
                     u[i] -= e0 * a0 + e1 * a1 + e2 * a2 + e3 * a3 + e4 * a4
+
+
+@inlined
+def descend(
+    w: Floats, bias: Floats, step: Floats, x: Floats, pitch: int, rows: Integers, size: int, errors: Floats
+) -> None:
+    """Subtract a layer's gradient from its weights and biases, of which there may be none; see `subtract`.
+
+    More than ten examples are summed in `step` first: rounded at the size of the weights ten at a time,
+    small steps would be lost.
+    """
+    at_once = len(rows) <= 10
+    used = 0 if at_once else len(errors) * pitched(size)
+    for i in range(used):
+        step[i] = 0
+    subtract(w if at_once else step, x, pitch, rows, size, errors)
+    for i in range(used):
+        w[i] += step[i]
+    for o in range(len(bias)):
+        total = w.dtype.type(0)
+        for b in range(len(rows)):
+            total += errors[o, b]
+        bias[o] -= total
 
 
 @inlined
@@ -171,12 +197,9 @@ def save(w: Floats, bias: Floats, size: int, start: Floats, out: Floats) -> Any:
 
 
 @compiled
-def train(work: Work, w: Floats, bias: Floats, errors: Floats, first: int, stride: int) -> None:
-    """Train every stride-th client's linear classifier.
-
-    For its weights there are `w`, C `pitched` rows, and `bias`; for its errors `errors`, (C, B). C is even,
-    and B a multiple of five.
-    """
+def train(work: Work, space: Space, first: int, stride: int) -> None:
+    """Train every stride-th client's linear classifier."""
+    w, step, bias, errors = space
     y, start, strength, direction, rates, inputs, indices, targets, lengths, losses, norms = work
     size, classes, flat = inputs.shape[1], len(bias), inputs.reshape(-1)
     rows = np.empty(errors.shape[1], np.int64)
@@ -203,8 +226,6 @@ def train(work: Work, w: Floats, bias: Floats, errors: Floats, first: int, strid
                     errors[c, b] = 0
             losses[t, k] = total / count
             correct(w, bias, size, own_start, share, own_direction, rate)
-            subtract(w, flat, size, rows[:wide], size, errors)
-            for c in range(len(own_start) - classes * size):
-                for b in range(count):
-                    bias[c] -= errors[c, b]
+            of_bias = bias[: len(own_start) - classes * size]
+            descend(w, of_bias, step, flat, size, rows[:wide], size, errors)
         norms[k] = math.sqrt(save(w, bias, size, own_start, y[k]))
