@@ -191,7 +191,6 @@ def four_threads() -> Iterator[None]:
         lambda x: functional.max_pool2d(input=x, kernel_size=2),
         lambda x: torch.max_pool2d(x, 2),
     ],
-    ids=str,
 )
 def test_pooling_by_halves_has_the_numbers_of_pytorch(pooling: Any, shape: tuple[int, ...]) -> None:
     x = torch.from_numpy(np.random.default_rng(0).normal(size=shape))
