@@ -27,13 +27,12 @@ from fedtide.base.errors import SettingsError
 from fedtide.base.files import open_regular
 from fedtide.base.wording import count, new_console
 from fedtide.config import Settings
-from fedtide.config.settings import EXECUTION_ONLY
+from fedtide.config.settings import NO_DIFFERENCE
 from fedtide.engine.read_run import Run, find_runs, read_run
 from fedtide.engine.run_folder import lock
 
 PROG = "fedtide runs"
 DAY = 86400  # seconds
-UNINTERESTING = EXECUTION_ONLY - {"engine"} | {"cohort"}  # settings that do not affect a run's result
 
 
 class Usage(NamedTuple):
@@ -58,7 +57,7 @@ def differing(runs: Sequence[Run]) -> list[str]:
     varied = []
     for key in Settings().as_mapping():
         values = {str(run.config[key]) for run in runs if key in run.config}  # not in older ones
-        if key == "strategy" or (len(values) > 1 and key not in UNINTERESTING):
+        if key == "strategy" or (len(values) > 1 and key not in NO_DIFFERENCE):
             varied.append(key)
     return varied
 

@@ -37,6 +37,7 @@ EXECUTION_ONLY = {
     *("connect-timeout", "log", "report", "checkpoint-every", "keep-weights", "resume"),
     *("min-nodes", "round-deadline", "min-replies", "max-absence"),  # of devices
 }
+NO_DIFFERENCE = EXECUTION_ONLY | {"cohort"}  # what changes results at most in how sums are rounded
 
 MAX_BYTES = 4 << 20  # of a configuration file
 MAX_COUNT = 10**9  # of whatever is counted: more is a slip, and products of more leave 64 bits

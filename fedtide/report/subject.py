@@ -17,13 +17,11 @@ from fedtide.comparison.comparison import CELLS, COMPARISON, Comparison
 from fedtide.comparison.methods import parse_baseline, without_seed
 from fedtide.comparison.results import CellRun, parse_targets
 from fedtide.config.grid import Cell
-from fedtide.config.settings import EXECUTION_ONLY, shown
+from fedtide.config.settings import NO_DIFFERENCE, shown
 from fedtide.config.target import Target
 from fedtide.engine.read_run import Run, read_run
 from fedtide.engine.records import is_number
 from fedtide.engine.run_files import command_of, read_json
-
-UNIMPORTANT = EXECUTION_ONLY | {"cohort"}  # settings that do not make two runs different
 
 
 def subject_of(run: Run) -> Comparison:
@@ -79,7 +77,7 @@ def _with_differences(runs: Sequence[CellRun]) -> list[CellRun]:
     names = [
         key
         for key in every[0]
-        if key not in UNIMPORTANT and len({json.dumps(values[key]) for values in every}) > 1
+        if key not in NO_DIFFERENCE and len({json.dumps(values[key]) for values in every}) > 1
     ]
     varied = [{key: values[key] for key in names} for values in every]
     if len({json.dumps(own) for own in varied}) < len(runs):
