@@ -2,8 +2,8 @@
 
     python experiments/language_table.py runs/compare-...
 
-Means over the last 40 rounds, a period of day and night; the best rate has the lowest perplexity over all
-test blocks.
+Means over the last two fifths of the rounds, of 100 a period of day and night; the best rate has the lowest
+perplexity over all test blocks.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import fedtide
 from benchmarks.measure import table
 
-ROUNDS = 40
+SHARE = 0.4
 COLUMNS = ("perplexity", "groups.group.role.perplexity", "groups.group.tweets.perplexity")
 
 
@@ -33,7 +33,7 @@ class Found(NamedTuple):
 
 def found(run: fedtide.Run) -> Found:
     """Return what a run has reached."""
-    rounds = run.metrics[run.metrics.index > run.metrics.index[-1] - ROUNDS]
+    rounds = run.metrics[run.metrics.index > (1 - SHARE) * run.metrics.index[-1]]
     whole, roles, tweets = (float(rounds[column].dropna().mean()) for column in COLUMNS)
     return Found(whole, roles, tweets, run.settings.learning_rate)
 

@@ -102,7 +102,7 @@ def test_nothing_is_judged_before_the_first_cycle_is_over(tmp_path: Path) -> Non
         ("periodic:period=5", {"evaluate_every": 5}, "try --evaluate-every 1"),
         ("phones", {"evaluate_every": 10}, ""),
         ("phones", {"num_rounds": 10}, ""),
-        ("phones", {"evaluate_every": 100}, "try --evaluate-every 25"),
+        ("phones", {"evaluate_every": 100}, "try --evaluate-every 28"),
         ("phones", {"evaluate_every": 100, "round_ends": 3}, ""),
     ],
 )

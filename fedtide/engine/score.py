@@ -69,31 +69,33 @@ def cycle_of(trace: Trace, settings: Settings) -> float:
 def advice(trace: Trace, settings: Settings) -> str:
     """Return what keeps scores from covering a cycle of the trace evenly, and what helps; empty: nothing.
 
-    Recorded days have no turns that evaluations could coincide with, and most runs are shorter.
+    Of recorded days nothing is said if the run is shorter than two, as most are.
     """
-    every, rounds, cycle = settings.evaluate_every, settings.num_rounds, math.ceil(trace.repeats_after)
+    cycle = math.ceil(trace.repeats_after)
     if not cycle or settings.round_ends or settings.evaluate_seconds:
         return ""
-    has_clock, is_short = trace.ends(1) is not None, rounds < CYCLES * cycle
-    if is_short and not has_clock:
-        once = f"the trace repeats after {count(cycle, 'round')}, and the run has {rounds}"
+    if settings.num_rounds < CYCLES * cycle and trace.ends(1) is None:
+        once = f"the trace repeats after {count(cycle, 'round')}, and the run has {settings.num_rounds}"
         return (
             f"{once}: scores are means over its last tenth and depend on who is there; "
             f"--num-rounds {CYCLES * cycle} helps"
         )
-    is_even = math.gcd(every, cycle) == 1 or has_clock
-    if every == 1 or is_short or (is_even and FEWEST * every <= cycle):
+    every = settings.evaluate_every
+    if (even := longest_interval(trace, settings, every)) == every:
         return ""
     return (
         f"evaluate-every {every} does not cover the trace's cycle of {count(cycle, 'round')} evenly: "
-        f"try --evaluate-every {longest_interval(trace, settings, every)}"
+        f"try --evaluate-every {even}"
     )
 
 
 def longest_interval(trace: Trace, settings: Settings, most: int) -> int:
-    """Return the largest number of rounds, up to `most`, after which evaluations cover a cycle evenly."""
+    """Return the largest number of rounds, up to `most`, after which evaluations cover a cycle evenly.
+
+    Recorded days have no turns that evaluations could coincide with.
+    """
     cycle = math.ceil(trace.repeats_after)
     if not cycle or settings.round_ends or settings.num_rounds < CYCLES * cycle:
         return most
-    most = max(1, min(most, cycle // FEWEST))
-    return next(every for every in range(most, 0, -1) if math.gcd(every, cycle) == 1)
+    most, has_clock = max(1, min(most, cycle // FEWEST)), trace.ends(1) is not None
+    return next(every for every in range(most, 0, -1) if has_clock or math.gcd(every, cycle) == 1)
