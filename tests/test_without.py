@@ -14,6 +14,7 @@ from fedtide.config import Settings
 from fedtide.engine.read_run import Run, read_run
 from fedtide.engine.run import simulate
 from fedtide.plan import Plan
+from fedtide.tasks.texts import TABLE as TWEETS
 
 SMALL: dict[str, Any] = {"model": "logistic", "engine": "inline", "num_clients": 8, "local_steps": 3}
 SMALL |= {"client_gpus": 0.0, "cohort": "stacked", "report": "none"}
@@ -121,12 +122,40 @@ def test_their_examples_are_nowhere(write: Callable[..., str], tmp_path: Path) -
     assert not np.isnan(found.after.their_loss)
 
 
+def test_their_words_are_nowhere(tmp_path: Path) -> None:
+    """The vocabulary changes with them, so that weights of rounds before they came are of other words."""
+    file = tmp_path / "sentiment140" / TWEETS
+    file.parent.mkdir()
+    said = {"ann": "a fine day", "bob": "a bad day", "cid": "oh no no no"}
+    form = '"{}","{}","Mon Apr 06 22:19:45 PDT 2009","NO_QUERY","{}","{} {}"\n'
+    lines = (form.format(4 * (k % 2), k, user, said[user], k) for user in said for k in range(10))
+    file.write_text("".join(lines), encoding="latin-1")
+    changes: dict[str, Any] = {
+        "task": "sentiment140:min-tweets=3",
+        "model": "lstm:hidden=4",
+        "num_clients": 3,
+    }
+    changes |= {
+        "data_dir": str(tmp_path),
+        "num_rounds": 6,
+        "checkpoint_every": 4,
+        "trace": "always",
+        "cohort": "loop",
+    }
+    run, scratch = (train(tmp_path, **changes, arrivals=f"2={when}") for when in ("5", "never"))
+    found = replay(run, [2], tmp_path, progress=False)
+    assert found.replayed == 6
+    again = read_run(Path(found.run_dir))
+    assert again.summary["weights_sha256"] == scratch.summary["weights_sha256"]
+
+
 def test_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run = train(tmp_path, num_rounds=4, trace="always", strategy="fedavg")
+    run = train(tmp_path, num_rounds=4, trace="always", strategy="fedavg", until_seconds=1e6)
     assert main([str(run.path), "--clients", "2,6-7", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["clients"] == [2, 6, 7]
     assert (found["rounds"], found["replayed"]) == (4, 4)
+    assert not read_run(Path(found["run_dir"])).settings.until_seconds  # a slower machine would end earlier
     assert main([str(run.path), "--clients", "2", "--run-dir", str(tmp_path / "there")]) == 0
     shown = capsys.readouterr()
     assert "accuracy on their examples" in shown.out
@@ -139,6 +168,7 @@ def test_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     [
         ({}, "9", "has no client '9'"),
         ({}, "0-7", "nobody would be left"),
+        ({}, "3,7-5", "5-7"),
         ({"arrivals": "3=never"}, "3", "none of these clients came"),
         ({"until_seconds": 1e-9}, "3", "by the wall clock"),
         ({"task": "test_without.Own"}, "3", "from clients that never come as well"),
