@@ -43,7 +43,8 @@ def export(run: Run, to: str, path: Path) -> None:
     """
     import torch
 
-    model, ends = run.model(), run.ends
+    with consistent([run.path]):
+        model, ends = run.model(), run.ends
     rng = torch.Generator().manual_seed(0)
 
     def examples(count: int) -> torch.Tensor:
@@ -133,6 +134,8 @@ def _onnx(model: nn.Module, example: torch.Tensor, path: Path) -> Outputs:
 
 def _pretrained(to: str, model: nn.Module, example: torch.Tensor, path: Path) -> Outputs:
     """Write a language model to a folder as transformers has it, or its adapters as peft does."""
+    import torch
+
     from fedtide.tasks.modules import LanguageModel
 
     if not isinstance(model, LanguageModel):
@@ -146,7 +149,7 @@ def _pretrained(to: str, model: nn.Module, example: torch.Tensor, path: Path) ->
             from transformers import AutoModelForCausalLM as Auto
 
             model.save_merged(path)
-        read = Auto.from_pretrained(path)
+        read = Auto.from_pretrained(path, dtype=torch.float32)  # what the run trains, whatever the files have
     return lambda given: np.asarray(read(given).logits)
 
 
@@ -174,7 +177,8 @@ def main(argv: Sequence[str]) -> int:
 
     def write() -> None:
         with consistent([options.run]):
-            export(read_run(Path(options.run), options.trust), options.to, path)
+            run = read_run(Path(options.run), options.trust)
+        export(run, options.to, path)
         print(path)
 
     return exit_code(PROG, write)

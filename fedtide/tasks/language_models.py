@@ -89,9 +89,9 @@ def hf_lm(
                 lora_dropout=dropout,
                 target_modules=layers if layers == "all-linear" else layers.split("+") if layers else None,
             )
-            model = peft.get_peft_model(model, adapters)
+            model = peft.get_peft_model(model, adapters, revision=revision or None)
         _check_causal(model)
-    return LanguageModel(model, _has_weights(path))
+    return LanguageModel(model, _has_weights(path), revision)
 
 
 def _check(config: Any, length: int, vocabulary: int) -> None:

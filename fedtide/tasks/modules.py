@@ -53,13 +53,13 @@ class LanguageModel(nn.Module):
 
     Its parts that have only constants, such as frequencies of rotary embeddings, become frozen ones, which
     are not sent: that is what parts with weights are of which none is trained. `from_files` says that files
-    give its frozen weights back, so that run folders need not hold them.
+    give its frozen weights back, so that run folders need not hold them; `revision` is of those on the hub.
     """
 
-    def __init__(self, model: PreTrainedModel | PeftModel, from_files: bool) -> None:
+    def __init__(self, model: PreTrainedModel | PeftModel, from_files: bool, revision: str = "") -> None:
         super().__init__()
         self.model: Any = model
-        self.from_files = from_files
+        self.from_files, self.revision = from_files, revision
         self.has_adapters = hasattr(model, "merge_and_unload")
         for part in model.modules():
             if next(part.buffers(), None) is not None and next(part.parameters(), None) is None:
@@ -83,9 +83,10 @@ class LanguageModel(nn.Module):
             part._parameters.pop("frozen", None)
         whole.save_pretrained(folder)
         with suppress(OSError, ValueError):  # it has none
-            AutoTokenizer.from_pretrained(self.model.name_or_path, trust_remote_code=False).save_pretrained(
-                folder
+            found = AutoTokenizer.from_pretrained(
+                self.model.name_or_path, revision=self.revision or None, trust_remote_code=False
             )
+            found.save_pretrained(folder)
 
     def save_adapters(self, folder: Path) -> None:
         """Write the adapters as peft has them; SettingsError: there are none."""
