@@ -73,6 +73,8 @@ def test_ranges() -> None:
     assert Between(0.01, 1, False).wider("high") == Between(0.01, 10, False)
     assert Between(0.001, 10, False).wider("low") == Between(0.0001, 10, False)
     assert Between(-1, 1, False).wider("low") == Between(-2, 1, False)
+    assert Between(1, 16, True).wider("low") == Between(1, 16, True)  # a batch-size of 0 means all examples
+    assert Between(2, 50, True).wider("low") == Between(1, 50, True)
 
 
 @settings(max_examples=50, deadline=None)
@@ -154,19 +156,19 @@ def test_few_combinations_are_all_tried() -> None:
 def test_a_trial_is_given_up_when_its_best_is_below_the_median() -> None:
     curves = [{2: v, 4: v, 8: v} for v in (0.1, 0.3, 0.5, 0.7, 0.9)]
     for higher, falls in ((True, 0.4), (False, 0.6)):
-        judge = Judge(Pruning(curves, "accuracy", higher, rounds=8))
+        judge = Judge(Pruning(curves, "accuracy", higher))
         assert not judge.is_hopeless({"round": 1, "accuracy": falls})  # in the warm-up
         assert not judge.is_hopeless({"round": 3})  # not evaluated
         assert judge.is_hopeless({"round": 4, "accuracy": falls})
-        judge = Judge(Pruning(curves, "accuracy", higher, rounds=8))
+        judge = Judge(Pruning(curves, "accuracy", higher))
         assert not judge.is_hopeless({"round": 2, "accuracy": 1 - falls})
         assert not judge.is_hopeless({"round": 4, "accuracy": falls})  # it has been better
         assert not judge.is_hopeless({"round": 8, "accuracy": falls})  # it is over anyway
-        assert Judge(Pruning(curves, "accuracy", higher, 8)).is_hopeless({"round": 4, "accuracy": None})
+        assert Judge(Pruning(curves, "accuracy", higher)).is_hopeless({"round": 4, "accuracy": None})
 
 
 def test_what_is_given_up_was_stopped_by_no_setting_and_by_no_trace(tmp_path: Path) -> None:
-    best = Pruning([dict.fromkeys(range(1, 9), 1.0)] * 5, "accuracy", True, rounds=8)
+    best = Pruning([dict.fromkeys(range(1, 9), 1.0)] * 5, "accuracy", True)
     small = {"model": "logistic", "num_clients": 4, "num_rounds": 8, "report": "none", "client_gpus": 0.0}
     place = Place(platform.node(), str(tmp_path), str(tmp_path / "trial"))
     files = run_cell(Work(Settings(**small), place, best))

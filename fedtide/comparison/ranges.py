@@ -76,6 +76,7 @@ class Between:
             more = (self.high - self.low) / 2
             ends = (self.low - more, self.high) if end == "low" else (self.low, self.high + more)
         low, high = (round(x) if self.whole else float(f"{x:.{DIGITS}g}") for x in ends)
+        low = max(1, low) if self.whole and self.is_log else low  # 0 is often no number but a word
         return Between(low, high, self.whole)
 
     def __str__(self) -> str:

@@ -139,7 +139,7 @@ class Search:
             return None
         place = [base.seed for base in self.bases].index(settings.seed)
         curves = [trial.runs[place].curve for trial in self.trials if not trial.pruned]
-        return Pruning(curves, self.metric.key, self.metric.higher_is_better, self.base.num_rounds)
+        return Pruning(curves, self.metric.key, self.metric.higher_is_better)
 
     def settings_of(self, values: Values) -> list[Settings]:
         """Return the settings of the runs of a trial, one for each seed."""
@@ -262,7 +262,11 @@ class Pruning:
     curves: Sequence[Curve]  # of the trials that were not given up
     key: str  # of the metric in records
     higher_is_better: bool
-    rounds: int  # of a whole run
+
+    @property
+    def rounds(self) -> int:
+        """The number of rounds of a whole run, which in event time may be less than those that are set."""
+        return max((number for curve in self.curves for number in curve), default=0)
 
 
 class Judge:
