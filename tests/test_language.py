@@ -1,6 +1,7 @@
 """Language models of transformers, whole and with adapters, against transformers and peft themselves."""
 
 import json
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -194,9 +195,12 @@ def test_only_adapters_are_sent_and_remembered(place: Path) -> None:
 def test_exported_models_are_those_of_transformers_and_peft(
     kind: str, place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    settings = FEW | spec(place, kind, 2) | {"report": False, "progress": False, "run_dir": str(tmp_path)}
-    run = fedtide.run(**settings)
     base = AutoModelForCausalLM.from_pretrained(place / kind)
+    shutil.copytree(place / kind, tmp_path / kind)
+    base.to(torch.bfloat16).save_pretrained(tmp_path / kind)  # as most models are published
+    base = AutoModelForCausalLM.from_pretrained(tmp_path / kind, dtype=torch.float32)
+    settings = FEW | spec(place, kind, 2) | {"model": f"hf-lm:{tmp_path / kind},lora=2"}
+    run = fedtide.run(**settings, report=False, progress=False, run_dir=str(tmp_path))
     x = torch.arange(1, 17).repeat(2, 1)
     with torch.no_grad():
         expected = run.model()(x)
@@ -249,6 +253,18 @@ def test_a_config_alone_makes_the_same_random_weights_everywhere(tmp_path: Path)
     )
     with pytest.raises(SettingsError, match="the frozen weights are not those of the server"):
         other.check_frozen(made[0].frozen_checksum)
+
+
+def test_hidden_files_are_no_clients(place: Path, tmp_path: Path) -> None:
+    write_texts(tmp_path / "texts", clients=2)
+    (tmp_path / "texts" / "._role0.txt").write_text("as macOS leaves it " * 20)
+    (tmp_path / "texts" / ".ipynb_checkpoints").mkdir()
+    (tmp_path / "texts" / ".ipynb_checkpoints" / "role0-checkpoint.txt").write_text("as Jupyter does " * 20)
+    task = f"text:{tmp_path / 'texts'},tokenizer={place / 'gpt2'},length={LENGTH}"
+    data = Federation.of(Settings(task=task, num_clients=2)).data
+    assert data.client_names == ("role0", "role1")  # type: ignore[attr-defined]
+    with pytest.raises(SettingsError, match="set --num-clients 2"):
+        _ = Federation.of(Settings(task=task, num_clients=3)).data
 
 
 def test_texts_of_a_hugging_face_data_set(place: Path, tmp_path: Path) -> None:

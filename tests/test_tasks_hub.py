@@ -187,6 +187,20 @@ def test_tables(load: Callable[..., Any]) -> None:
     np.testing.assert_allclose(prices.train[0][:, 0], prices.train[1], atol=1e-5)
 
 
+def test_an_index_of_pandas_is_no_feature(tmp_path: Path) -> None:
+    """It is stored once rows were taken from a table, and may give the label away."""
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"x": NUMBER, "label": np.arange(N) // (N // 2)})
+    made = datasets.Dataset.from_pandas(frame[frame.index != 3])
+    made.save_to_disk(tmp_path / "taken")
+    assert "__index_level_0__" in made.features
+    with pytest.warns(UserWarning, match="column '__index_level_0__', an index of pandas, is left out"):
+        data = Federation.of(Settings(task=f"hf:{tmp_path}/taken", num_clients=2)).data
+    assert data.input_shape == (1,)
+    named = f"hf:{tmp_path}/taken,features=x+__index_level_0__"
+    assert Federation.of(Settings(task=named, num_clients=2)).data.input_shape == (2,)
+
+
 @pytest.mark.parametrize(
     "task",
     [

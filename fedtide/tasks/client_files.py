@@ -158,7 +158,7 @@ class NpzFiles(ClientFiles):
         folder = Path(self.folder)
         train = folder / "train" if (folder / "train").is_dir() else folder
         test = folder / "test" if train != folder and (folder / "test").is_dir() else None
-        names = [path.stem for path in train.glob("*.npz")]
+        names = [path.stem for path in train.glob("[!.]*.npz")]
         if not names:
             raise SettingsError(f"task npz: there are no files *.npz in {folder / 'train'} or {folder}")
         return {name: partial(self._read, name, train, test) for name in names}

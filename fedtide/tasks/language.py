@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 EXTRA = "pip install 'fedtide[llm]'"
 OUTPUTS_AT_ONCE = 1 << 24  # logits of a batch of an evaluation (64 MB)
 MAX_BYTES = 1 << 30  # of a file
+TEXTS = "[!.]*.txt"  # no hidden files, which systems and editors leave
 METRICS = ("perplexity",)  # beside the accuracy
 
 
@@ -243,9 +244,9 @@ class TextFiles(Checked):
     def _files(self) -> dict[str, list[Path]]:
         """Return the files of each client, by its name."""
         folder = Path(self.folder)
-        found = {file.stem: [file] for file in folder.glob("*.txt")}
-        for own in (path for path in folder.glob("*") if path.is_dir()):
-            if files := sorted(own.glob("*.txt")):
+        found = {file.stem: [file] for file in folder.glob(TEXTS)}
+        for own in (path for path in folder.glob("[!.]*") if path.is_dir()):
+            if files := sorted(own.glob(TEXTS)):
                 found.setdefault(own.name, []).extend(files)
         if not found:
             raise SettingsError(f"task text: there are no files *.txt in {folder}, nor in folders there")
