@@ -18,8 +18,6 @@ from pathlib import Path
 import numpy as np
 import torch
 from datasets import Dataset
-from tokenizers import ByteLevelBPETokenizer
-from transformers import AutoModelForCausalLM, GPT2Config, PreTrainedTokenizerFast
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -91,6 +89,9 @@ def first(texts: Iterator[str], characters: int) -> Iterator[str]:
 
 def pretrained(folder: Path, texts: list[str], given: argparse.Namespace) -> torch.nn.Module:
     """Train a GPT and its tokenizer on texts, with AdamW and a rate that falls to 0; write both."""
+    from tokenizers import ByteLevelBPETokenizer
+    from transformers import AutoModelForCausalLM, GPT2Config, PreTrainedTokenizerFast
+
     bytes_of = ByteLevelBPETokenizer()
     bytes_of.train_from_iterator(texts, given.vocabulary, special_tokens=[END], show_progress=False)
     PreTrainedTokenizerFast(tokenizer_object=bytes_of._tokenizer, eos_token=END).save_pretrained(folder)

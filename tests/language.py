@@ -2,9 +2,11 @@
 
 from pathlib import Path
 
+import pytest
 import torch
-import transformers
-from tokenizers import Regex, Tokenizer, models, pre_tokenizers
+
+transformers = pytest.importorskip("transformers")
+from tokenizers import Regex, Tokenizer, models, pre_tokenizers  # noqa: E402
 
 CHARACTERS = "\n !,.?" + "".join(map(chr, (*range(65, 91), *range(97, 123))))
 TOKENS = {"<end>": 0} | {character: k for k, character in enumerate(CHARACTERS, start=1)}

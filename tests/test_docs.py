@@ -2,16 +2,20 @@
 
 import ast
 import importlib.util
+import itertools
 import os
 import re
 import shlex
 import subprocess
 import sys
 import tomllib
+from importlib import metadata
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 import fedtide
 import strategies
@@ -58,6 +62,29 @@ def test_requirements_are_those_of_the_package_and_its_tests() -> None:
     rest = listed - used
     assert len(listed) == len(used) + len(rest)
     assert rest == {line for line in extras["dev"] if line.startswith(("pytest", "hypothesis"))}
+
+
+def test_tests_import_only_what_readme_installs() -> None:
+    """Of what is installed for developers alone, a test that needs it is skipped where it is missing."""
+    lines = (ROOT / "requirements.txt").read_text(encoding="utf-8").splitlines()
+    waiting = [Requirement(line.partition("#")[0]) for line in lines if line.partition("#")[0].strip()]
+    installed = set[str]()
+    while waiting:
+        one = waiting.pop()
+        if (name := canonicalize_name(one.name)) not in installed:
+            installed.add(name)
+            extras = [{"extra": extra} for extra in one.extras or {""}]
+            for needed in map(Requirement, metadata.requires(name) or ()):
+                waiting += [needed] * any(not needed.marker or needed.marker.evaluate(e) for e in extras)
+    of = metadata.packages_distributions()
+    here = {path.stem for path in (*ROOT.iterdir(), *(ROOT / "tests").iterdir())}
+    for path in (ROOT / "tests").glob("*.py"):
+        body = ast.parse(path.read_text(encoding="utf-8")).body
+        for node in itertools.takewhile(lambda node: "importorskip" not in ast.unparse(node), body):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            for top in {name.partition(".")[0] for name in names} - here - sys.stdlib_module_names:
+                assert {canonicalize_name(name) for name in of[top]} & installed, (path.name, top)
 
 
 def test_messages_of_the_page_of_errors_are_in_the_code() -> None:

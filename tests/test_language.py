@@ -7,14 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import peft
 import pytest
 import torch
 from conftest import SMALL
 from hypothesis import given
 from hypothesis import strategies as st
-from language import TOKENS, write_model, write_texts
-from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import fedtide
 from clients.draws import BatchIndices
@@ -31,6 +28,11 @@ from fedtide.engine.run_folder import weights_sha256
 from fedtide.federation import Federation
 from fedtide.tasks.criteria import IGNORED
 from fedtide.tasks.language import Blocks, NextTokens
+
+peft = pytest.importorskip("peft")
+
+from language import TOKENS, write_model, write_texts  # noqa: E402 - they need transformers
+from transformers import AutoModelForCausalLM, AutoTokenizer  # noqa: E402
 
 pytestmark = pytest.mark.xdist_group("language")  # transformers takes seconds to import
 LENGTH = 16
