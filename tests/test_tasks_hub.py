@@ -280,7 +280,7 @@ def test_too_many_clients_and_a_partition_of_natural_ones(load: Callable[..., An
 
 def test_without_the_extra(load: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "datasets", None)
-    with pytest.raises(ValueError, match=r"datasets is not installed; pip install 'fedtide\[data\]'"):
+    with pytest.raises(ValueError, match=r"datasets is not installed; pip install datasets"):
         load("table")
 
 

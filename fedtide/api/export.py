@@ -114,7 +114,7 @@ def _onnx(model: nn.Module, example: torch.Tensor, path: Path) -> Outputs:
         import onnxruntime
         import onnxscript  # noqa: F401 - PyTorch needs it
     except ModuleNotFoundError as error:
-        raise SettingsError(f"onnx needs {error.name}: pip install 'fedtide[onnx]'") from None
+        raise SettingsError(f"onnx needs {error.name}: pip install onnx onnxscript onnxruntime") from None
     import torch
 
     torch.onnx.export(

@@ -71,7 +71,7 @@ def require_matplotlib() -> None:
     try:
         import matplotlib  # noqa: F401
     except ModuleNotFoundError:
-        raise SettingsError("figures need matplotlib: pip install 'fedtide[figures]'") from None
+        raise SettingsError("figures need matplotlib: pip install matplotlib") from None
 
 
 def drawings(figures: Sequence[Figure], x: str) -> Iterator[Drawing]:

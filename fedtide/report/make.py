@@ -81,7 +81,7 @@ def _try(console: Console, make: Callable[[], Path]) -> None:
     except KeyboardInterrupt:
         line = f"no report: interrupted; {AGAIN}"
     except ModuleNotFoundError as error:
-        line = f"no report: {error.name} is missing; pip install 'fedtide[report]', then {AGAIN}"
+        line = f"no report: {error.name} is missing; pip install plotly jinja2, then {AGAIN}"
     except Exception as error:
         line = f"no report: {type(error).__name__}: {' '.join(str(error).split())}"
     say(console, line)

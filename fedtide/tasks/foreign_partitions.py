@@ -187,7 +187,7 @@ def _divided(
         import datasets
         from flwr_datasets import partitioner
     except ImportError:
-        reason = "flwr-datasets is not installed; pip install 'fedtide[data]'"
+        reason = "flwr-datasets is not installed; pip install flwr-datasets"
         raise SettingsError(f"partition {name}: {reason}") from None
     if rng is not None:
         options |= {"partition_by": "label", "seed": int(rng.integers(2**31))}

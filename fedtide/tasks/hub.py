@@ -30,7 +30,7 @@ from fedtide.tasks.texts import Tokens, wide
 if TYPE_CHECKING:
     from datasets import Dataset
 
-EXTRA = "pip install 'fedtide[data]'"
+EXTRA = "pip install datasets"
 PANDAS_INDEX = re.compile("__index_level_[0-9]+__")  # of a table from which rows were taken
 
 
@@ -50,9 +50,9 @@ class Hub(Checked):
     A column has images, or texts, or several have features, and another what is predicted. Features are
     numbers, which are standardised over the training examples of the clients, vectors of numbers, and texts,
     classes and truth values, which become a feature of 0 or 1 for each of their values. `client` names the
-    column that says whose example it is; of its values, the seed draws as many as there are clients. It needs
-    the extra `[data]`. A data set of the hub is loaded into Hugging Face's own cache, and may change: see
-    `revision`.
+    column that says whose example it is; of its values, the seed draws as many as there are clients. A data
+    set of the hub is loaded into Hugging Face's own cache, and may change: see `revision`. It needs Hugging
+    Face's datasets.
 
     Attributes
     ----------

@@ -23,7 +23,7 @@ from fedtide.tasks.sizes import SizesFn
 if TYPE_CHECKING:
     from torch import Tensor
 
-EXTRA = "pip install 'fedtide[llm]'"
+EXTRA = "pip install transformers peft"
 OUTPUTS_AT_ONCE = 1 << 24  # logits of a batch of an evaluation (64 MB)
 MAX_BYTES = 1 << 30  # of a file
 TEXTS = "[!.]*.txt"  # no hidden files, which systems and editors leave

@@ -35,7 +35,7 @@ def hf_lm(
     """Causal language model of transformers: all of its weights are trained, or adapters of low rank (LoRA).
 
     A folder with a config.json and no weights makes random ones. Weights are read from safetensors alone, as
-    float32, and no code of a model is run. It needs the extra `[llm]`.
+    float32, and no code of a model is run. It needs transformers and peft.
 
     Hu et al., LoRA: Low-Rank Adaptation of Large Language Models, ICLR 2022.
 
