@@ -1,6 +1,7 @@
 """CSV files: what becomes a feature, whose example it is, and what is refused, by line and column."""
 
 import csv
+import io
 import os
 import re
 import warnings
@@ -200,6 +201,19 @@ def test_what_pandas_and_spreadsheets_write(
     train = ~rows_to_test(len(rows))
     np.testing.assert_array_equal(board.x[train], found.train[0])
     np.testing.assert_array_equal(board.y[train], found.train[1])
+
+
+def test_an_index_that_pandas_has_named_is_no_feature(load: Any, tmp_path: Path) -> None:
+    """It is in files that were written, read, and written again. `drop=` may still name it."""
+    frame = pandas.DataFrame({"x": range(20), "y": [0, 1] * 10})
+    again = pandas.read_csv(io.StringIO(frame.to_csv())).to_csv(index=False)
+    assert again.startswith("Unnamed: 0,x,y")
+    with pytest.warns(UserWarning, match="column 'Unnamed: 0', an index of pandas, is left out"):
+        found = load("target=y", again)
+    assert found.input_shape == (1,)
+    assert found.preprocessing.unused == ("Unnamed: 0",)
+    with warnings.catch_warnings(action="error"):
+        load("target=y,drop=Unnamed: 0", again)
 
 
 def test_spaces_after_commas_may_stand_before_quotes(load: Any) -> None:

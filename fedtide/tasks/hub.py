@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -31,7 +29,6 @@ if TYPE_CHECKING:
     from datasets import Dataset
 
 EXTRA = "pip install datasets"
-PANDAS_INDEX = re.compile("__index_level_[0-9]+__")  # of a table from which rows were taken
 
 
 class Inputs(NamedTuple):
@@ -231,12 +228,7 @@ class Hub(Checked):
             # Boards read their texts from CSV files, in which spaces at the ends do not count.
             is_told = self.tokens == "words" or all(text == text.strip() for text in texts)
             return Inputs(tokens.numbered(known), wide, FIRST + len(known), (done,) if is_told else ())
-        columns = table.take_all("features", self.features)
-        if not columns:
-            for name in filter(PANDAS_INDEX.fullmatch, [*table.columns]):
-                left_out = table.columns.pop(name)
-                warnings.warn(f"{left_out.what}, an index of pandas, is left out", stacklevel=2)
-            columns = [*table.columns.values()]
+        columns = table.take_all("features", self.features) or [*table.rest().values()]
         x, features = table.features(columns)
         return Inputs(x, features=features)
 

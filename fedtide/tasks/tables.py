@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import warnings
 from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Callable, Mapping, Sequence
@@ -42,6 +44,8 @@ from fedtide.tasks.dataset import (
     rows_of,
 )
 
+# An index of rows that was stored with a table, or written to a file, read and written again
+PANDAS_INDEX = re.compile("__index_level_[0-9]+__|Unnamed: [0-9]+")
 MAX_CLASSES = 1000
 MAX_NAMES = 50  # of columns in a message
 MAX_NUMBERS = 1 << 30  # of the features, 4 GB
@@ -124,6 +128,12 @@ class Table(Generic[C]):
     def take_all(self, option: str, names: str) -> list[C]:
         """Remove the columns that an option names with `+` between them, and return them."""
         return [self.take(option, name.strip()) for name in names.split("+") if name.strip()]
+
+    def rest(self) -> dict[str, C]:
+        """Return the columns that no option has taken, by name, but for indices of pandas, with a warning."""
+        for name in filter(PANDAS_INDEX.fullmatch, [*self.columns]):
+            warnings.warn(f"{self.columns[name].what}, an index of pandas, is left out", stacklevel=3)
+        return {name: column for name, column in self.columns.items() if not PANDAS_INDEX.fullmatch(name)}
 
     def groups(self, name: str) -> Groups | None:
         """Remove the column that names the clients' groups; return those of training examples."""
@@ -257,7 +267,8 @@ class Tabular(DividedTask, Checked):
     """CSV file of your own: a row for each example, a column for each feature.
 
     The first line names the columns, with commas, semicolons or tabs between them; with semicolons, numbers
-    may have decimal commas. A column without a name, such as pandas' index, is left out. All columns but the
+    may have decimal commas. A column without a name, or which pandas has named
+    as an index (`Unnamed: 0`), is left out. All columns but the
     target, the client and those to drop are features: numbers, which are standardised over the training
     examples of all clients, and categories, which become a feature of 0 or 1 for each of their values. A
     fifth of the rows, always the same, form the test set. Boards encode their own CSV files alike.
@@ -324,7 +335,7 @@ class Tabular(DividedTask, Checked):
         y, target = table.targets("target", self.target, self.kind)
         categories = [replace(c, is_category=True) for c in table.take_all("categories", self.categories)]
         hint = "; if {!r} is a category, name it in categories="
-        numbers = [replace(column, hint=hint.format(name)) for name, column in table.columns.items()]
+        numbers = [replace(column, hint=hint.format(name)) for name, column in table.rest().items()]
         x, features = table.features([*categories, *numbers])
         preprocessing, num_outputs, criterion = prepared(target, features, names)
         split = (x[train], y[train]), (x[~train], y[~train])
