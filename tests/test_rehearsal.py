@@ -82,6 +82,15 @@ def test_what_follows_from_the_log(write: Any) -> None:
     assert "speed" not in values["trace"]
 
 
+def test_all_devices_of_a_folder_of_logs_count(tmp_path: Path) -> None:
+    """Also one that was never there for longer than a moment, and none of a file that macOS leaves."""
+    (tmp_path / "a.csv").write_text("device,start,end\na,0,60\nb,0,60\nc,60,60\n")
+    (tmp_path / "._a.csv").write_bytes(b"\x00\x05\x16\x07")
+    values = rehearsal_values(str(tmp_path), {})
+    assert values["num-clients"] == 3
+    assert describe_log(Settings(num_clients=3, trace=values["trace"]), 60)
+
+
 def test_rounds_that_cover_a_part_of_the_log_are_said_to(write: Any) -> None:
     settings = Settings(trace=f"recorded:file={write(LOG)},round-seconds=60", num_clients=5, num_rounds=6)
     (_, said), _ = describe_log(settings, 360)
@@ -100,6 +109,18 @@ def test_a_forecast_is_half_the_sum_of_the_differences(tmp_path: Path) -> None:
     assert (found.bias, found.least, found.ratio) == pytest.approx((0.15, 5, 0.8))
     assert found.notes == notes
     assert forecast([tmp_path / "c"]) is None
+
+
+def test_the_bias_of_a_sample_is_that_of_all(tmp_path: Path) -> None:
+    """Of eight clients, of which every other one has all updates, four are in the sample."""
+    data, note = [1 / 8] * 4, "A sample of 4 of the 8 clients is shown."
+    shares = [0.25, 0.0, 0.25, 0.0]
+    numbers = ([0, 1, 6, 7], [1] * 4, data, [1] * 4, shares, "accuracy", True, [], "", [note])
+    keep_numbers(tmp_path, ClientNumbers(*numbers))
+    found = forecast([tmp_path])
+    assert found is not None
+    assert found.bias == pytest.approx(0.5)
+    assert found.notes == [note]
 
 
 def test_nothing_is_deployed_where_no_reply_ever_counted(

@@ -1,6 +1,7 @@
 """Tasks whose files assign the examples to clients: .npz files by client, and LEAF's JSON."""
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -133,6 +134,18 @@ def test_what_is_wrong_is_one_line(tmp_path: Path, arrays: dict[str, Any], says:
     with pytest.raises(ValueError) as raised:  # noqa: PT011 - below
         data_of(f"npz:folder={tmp_path}", 2)
     assert says in str(raised.value)
+
+
+def test_what_would_lose_examples_of_leaf_is_refused(tmp_path: Path) -> None:
+    own = ([[1], [2]], [0, 1])
+    other = leaf(tmp_path / "a", train={"u1": own}, test={"u2": own})
+    (other / "train" / "._all_data_0.json").write_bytes(b"\x00\x05\x16\x07")  # as macOS leaves it
+    with pytest.raises(ValueError, match="the examples to test on are of none of the clients"):
+        data_of(f"leaf:folder={other}", 1)
+    both = leaf(tmp_path / "b", train={"u1": own, "u2": own})
+    shutil.copy(both / "train" / "all_data_0.json", both / "train" / "later.json")
+    with pytest.raises(ValueError, match=r"later.json: user 'u1' is in a file before it, too"):
+        data_of(f"leaf:folder={both}", 2)
 
 
 def test_leaf_without_users(tmp_path: Path) -> None:

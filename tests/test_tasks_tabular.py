@@ -113,6 +113,13 @@ def test_the_test_set_does_not_depend_on_the_seed(load: Any) -> None:
         ("target=y", b"x," * 200_000 + b"y\n1,2\n", "line 1: two columns are named 'x'"),
         ("target=y,drop=who", CSV.replace(b"3", b"\0"), "is not a finite number"),
         ("target=y,drop=who", CSV.replace(b"3", b"1e400"), "'1e400' is not a finite number"),
+        (
+            "target=y,drop=who",
+            CSV.replace(b"3", b"1e300"),
+            "column 'x' has numbers as large as 1e+300, whose",
+        ),
+        ("target=y,client=who", CSV.replace(b"b,6", b"#N/A,6"), "line 7, column 'who': a value is missing"),
+        ("target=y,drop=who", CSV.replace(b"6,1", b"6,#DIV/0!"), "line 7, column 'y': a value is missing"),
     ],
 )
 def test_errors_say_where(load: Any, options: str, text: str | bytes, says: str) -> None:
@@ -214,6 +221,16 @@ def test_an_index_that_pandas_has_named_is_no_feature(load: Any, tmp_path: Path)
     assert found.preprocessing.unused == ("Unnamed: 0",)
     with warnings.catch_warnings(action="error"):
         load("target=y,drop=Unnamed: 0", again)
+
+
+@pytest.mark.parametrize("value", [0.1, 23.7, 1 / 3, 1013.25, 1e15 + 0.3])
+def test_a_column_that_never_changes_becomes_0(load: Any, value: float) -> None:
+    """The deviation of a hundred times 0.1 is 1e-17: dividing by it makes anything else 1e15."""
+    train = ~rows_to_test(100)
+    column = np.where(train, value, 2 * value)
+    found = load("target=y", "x,y\n" + "".join(f"{x!r},{k % 2}\n" for k, x in enumerate(column.tolist())))
+    assert not found.train[0].any()
+    np.testing.assert_allclose(found.test[0], value, rtol=1e-6)
 
 
 def test_spaces_after_commas_may_stand_before_quotes(load: Any) -> None:

@@ -27,7 +27,8 @@ FIRST = 2
 """The number of the first token that has one of its own."""
 TokenKind = Literal["words", "characters"]
 _WORD = re.compile(r"[\w']+|[.,!?;]")
-_MISSING = ("", "na", "n/a", "nan", "null", "none", "?")
+_MISSING = {*("", "na", "n/a", "nan", "-nan", "<na>", "null", "none", "?")}
+_MISSING |= {*("#n/a", "#na", "#div/0!", "#ref!", "#value!", "#name?", "#num!", "#null!")}  # of spreadsheets
 
 
 def require_value(text: str) -> None:
@@ -202,8 +203,17 @@ def _feature(given: dict[str, Any]) -> Feature:
 
 
 def scale_of(column: str, numbers: NDArray[np.float64]) -> Numbers:
-    """Return what gives these numbers, shape (n, d), mean 0 and deviation 1; those all alike become 0."""
-    deviation = numbers.std(0)
-    deviation[deviation == 0] = 1
-    mean, deviation = numbers.mean(0).tolist(), deviation.tolist()
-    return Numbers(column, *(each[0] if len(mean) == 1 else each for each in (mean, deviation)))
+    """Return what gives these numbers, shape (n, d), mean 0 and deviation 1; those all alike become 0.
+
+    ValueError: there are none, or they are too large to have a deviation.
+    """
+    if not len(numbers):
+        raise ValueError("has no number in training to standardise by")
+    with np.errstate(over="ignore", invalid="ignore"):
+        mean, deviation = numbers.mean(0), numbers.std(0)
+    if not np.isfinite(deviation).all():
+        raise ValueError(f"has numbers as large as {np.abs(numbers).max():.3g}, whose deviation is infinite")
+    alike = np.ptp(numbers, axis=0) == 0  # their deviation, and their distance to the mean, is rounding
+    mean[alike], deviation[alike] = numbers[0, alike], 1
+    found = (mean.tolist(), deviation.tolist())
+    return Numbers(column, *(each[0] if len(mean) == 1 else each for each in found))

@@ -56,7 +56,8 @@ def rehearsal_values(log: str, values: Mapping[str, Any]) -> dict[str, Any]:
     # that is online throughout a round just finishes its steps.
     if len(speeds) and np.isnan(found.speed).any() and not {"speed", "spread"} & options.keys():
         first += f",speed={np.median(speeds):.6g},spread={np.log(speeds).std():.6g}"
-    devices = int(np.flatnonzero(np.diff(found.first))[-1]) + 1
+    named = sum(map(bool, found.names))
+    devices = named or int(np.flatnonzero(np.diff(found.first))[-1]) + 1
     given = {"strategy": METHODS, "seed": SEEDS, "num-clients": devices}
     return {**given, **values, "trace": "+".join([first, *others])}
 

@@ -160,8 +160,11 @@ def forecast(folders: Sequence[Path]) -> Forecast | None:
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = np.where(data.mean(0) > 0, updates.mean(0) / data.mean(0), np.inf)
     least = int(ratio.argmin())
-    notes = dict.fromkeys(note for numbers in kept for note in numbers.notes if "updates" in note)
-    bias = statistics.mean((np.abs(updates - data).sum(1) / 2).tolist())
+    known = (note for numbers in kept for note in numbers.notes)
+    notes = dict.fromkeys(note for note in known if "updates" in note or "sample" in note)
+    bias = statistics.mean(
+        (np.abs(updates - data).sum(1) / 2 / data.sum(1)).tolist()
+    )  # of a sample: estimated
     return Forecast(bias, kept[0].clients[least], float(ratio[least]), [*notes])
 
 

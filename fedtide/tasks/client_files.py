@@ -67,7 +67,12 @@ class ClientFiles(Checked, ABC):
         own = {name: readers[name]() for name in names}
         train, owners = self._joined({name: client.train for name, client in own.items()})
         if any(client.test for client in own.values()):
-            test, _ = self._joined({name: client.test for name, client in own.items() if client.test})
+            test, tested = self._joined({name: client.test for name, client in own.items() if client.test})
+            if not len(tested):
+                raise SettingsError(
+                    f"{self.folder}: the examples to test on are of none of the clients that are drawn; "
+                    "without the folder test, a fifth of all examples is for testing"
+                )
         elif len(owners) < 2:
             raise SettingsError(f"{self.folder}: it has {len(owners)} examples; training and testing take 2")
         else:
@@ -226,10 +231,13 @@ def _arrays(file: Path) -> Examples:
 def _users(folder: Path) -> dict[str, Any]:
     """Return what the files of a folder have of each user."""
     users: dict[str, Any] = {}
-    for file in sorted(folder.glob("*.json")):
+    for file in sorted(folder.glob("[!.]*.json")):
         try:
             content = parse_json(read_text(file, MAX_BYTES))
-            users |= {str(name): content["user_data"][name] for name in content["users"]}
+            own = {str(name): content["user_data"][name] for name in content["users"]}
+            if twice := sorted(users.keys() & own):
+                raise ValueError(f"user {twice[0]!r} is in a file before it, too; put all of a user into one")
+            users |= own
         except (OSError, ValueError) as error:
             raise SettingsError(f"{file}: {getattr(error, 'strerror', None) or error}") from None
         except (KeyError, TypeError):

@@ -177,7 +177,12 @@ class Table(Generic[C]):
 
     def _scaled(self, column: C) -> tuple[NDArray[np.float64], Numbers]:
         numbers = column.numbers()
-        scale = scale_of(column.name, numbers[self.counted]) if self.standardise else Numbers(column.name)
+        if not self.standardise:
+            return numbers, Numbers(column.name)
+        try:
+            scale = scale_of(column.name, numbers[self.counted])
+        except ValueError as error:
+            raise SettingsError(f"{column.what} {error}") from None
         return scale.scaled(numbers), scale
 
 

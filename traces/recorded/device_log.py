@@ -121,7 +121,8 @@ def _log_files(reader: str, path: str) -> list[str]:
     if not path or not os.path.isdir(path):
         return [path]
     try:
-        found = sorted(str(file) for file in Path(path).iterdir() if file.suffix in (".csv", ".jsonl"))
+        files = (file for file in Path(path).iterdir() if not file.name.startswith("."))
+        found = sorted(str(file) for file in files if file.suffix in (".csv", ".jsonl"))
     except OSError as error:
         raise SettingsError(f"{reader}: {path} cannot be read: {error.strerror}") from None
     if not found:
