@@ -111,6 +111,16 @@ def test_two_methods() -> None:
     assert Ranking("rounds", ["a", "b"], np.ones((8, 2))).p == 1
 
 
+def test_many_small_leads_are_no_claim_against_few_large_ones() -> None:
+    """Wilcoxon's test then speaks for the one that wins less often."""
+    a = np.zeros(30)
+    b = np.array([*np.linspace(0.001, 0.016, 16), *-np.linspace(0.017, 0.030, 14)])
+    ranking = Ranking("accuracy", ["a", "b"], np.stack([a, b], 1))
+    assert ranking.mean_ranks[0] < ranking.mean_ranks[1]
+    assert ranking.p < 0.05
+    assert sentence(ranking).startswith("Over 30 settings no method is told apart")
+
+
 def test_who_failed_or_never_got_there_is_the_worst() -> None:
     """Two such are equal; a setting in which a run has not finished yet is left out, and so are gaps."""
     finals = {"fedavg": [0.5] * 6, "fedvarp": [0.6] * 6, "mifa": [0.9] * 6, "scaffold": [0.7] * 6}

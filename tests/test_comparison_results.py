@@ -75,6 +75,7 @@ def test_what_it_took_to_reach_a_value() -> None:
     assert cost_to_reach(run, high) == cost_to_reach(run, named) == Cost(3, 6, 3.0, 9.0, 30, 22.5, 180)
     assert cost_to_reach(run, low) == cost_to_reach(run, worst) == Cost(1, 2, 1.0, 3.0, 10, 7.5, 60)
     assert cost_to_reach(run, never) is None
+    assert cost_to_reach(run, to(0.1)[0]) == Cost(0, 0, 0.0, 0.0, 0, 0.0, 0)  # before training
     unknown = record(1, 0.5, steps=[5, None])  # a client that did not say what it did, and no clock
     np.testing.assert_equal(History.of([unknown]).cost(-1), Cost(1, 2, 1.0, 3.0, *[math.nan] * 3))
 

@@ -146,9 +146,14 @@ class Ranking:
         if self.enough and k > 2:
             from scipy.stats import studentized_range
 
-            apart = (self.mean_ranks[j] - self.mean_ranks[i]) * math.sqrt(12 * n / (k * (k + 1)))
-            p = float(studentized_range.sf(apart, k, math.inf))
-        return Pair(self.methods[i], self.methods[j], p, max(p, self.p) < LEVEL, won, median)
+            distance = (self.mean_ranks[j] - self.mean_ranks[i]) * math.sqrt(12 * n / (k * (k + 1)))
+            p = float(studentized_range.sf(distance, k, math.inf))
+        apart = max(p, self.p) < LEVEL
+        if apart and self.test == "Wilcoxon":  # many small leads may weigh less than few large ones
+            from scipy.stats import rankdata
+
+            apart = float((rankdata(np.abs(lead)) * np.sign(lead)).sum()) > 0
+        return Pair(self.methods[i], self.methods[j], p, apart, won, median)
 
 
 def _lead(own: Numbers, other: Numbers) -> Numbers:

@@ -116,6 +116,7 @@ class History:
         worked = self.column("device_seconds")
         up, down = (np.nan_to_num(self.column(key)).cumsum() / 1e6 for key in ("bytes_up", "bytes_down"))
         known = np.logical_or.accumulate(np.isfinite(worked))
+        known |= known.any() & (self.rounds == 0)  # nobody works before training
         return {
             "rounds": self.rounds,
             "uploads": self.uploads.cumsum(),
@@ -123,7 +124,7 @@ class History:
             "megabytes_down": down,
             "local_steps": self.local_steps.cumsum(),
             "device_seconds": np.where(known, np.nan_to_num(worked).cumsum(), np.nan),
-            "virtual_seconds": np.fmax.accumulate(self.column("virtual_seconds")),
+            "virtual_seconds": np.fmax.accumulate(self.clock),
         }
 
     def cost(self, row: int) -> Cost:

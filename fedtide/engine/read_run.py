@@ -95,7 +95,7 @@ class Run:
             | group_values(record)
             for record in self.records
         ]
-        return pandas.DataFrame(rows).set_index("round")
+        return pandas.DataFrame(rows, columns=None if rows else ["round"]).set_index("round")
 
     def client(self, client: int | str) -> pandas.DataFrame:
         """Return the history of one client, by number or name: a row per round after round 0.
