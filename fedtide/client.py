@@ -86,7 +86,7 @@ class Task:
         rates = [config[key] for config in content.config_records.values() for key in RATES if key in config]
         self.learning_rate = float(cast(float, [*rates, math.nan][0]))
         self._steps, self._rates, self._resync, self._counts = 0, 0.0, False, False
-        self._tensors = {} if model is None else _load(model, record)
+        self._model, self._tensors = model, {} if model is None else _load(model, record)
         parts = self._names.layout.split(self._names.vector(record))
         self.arrays = (
             {} if model is not None else {k: p.copy() for k, p in zip(self._names.order, parts, strict=True)}
@@ -115,9 +115,12 @@ class Task:
         Whatever else has changed the weights since the last step, such as an optimizer of other parameters
         that steps before this one, is a part of the step.
 
-        ValueError: it does not train the model, or the task has one. From its `step`: its parameters have
-        different rates.
+        ValueError: it does not train the model, the model is on another device than before, or the task has
+        an optimizer. From its `step`: its parameters have different rates, or 0.
         """
+        device = getattr(self._y, "device", None)
+        if self._rule is not None and any(t.device != device for t in self._tensors.values()):
+            raise ValueError("the model has moved to another device: move it there before the task is made")
         ours = {id(tensor) for tensor in self._tensors.values()}
         if not any(id(p) in ours for group in optimizer.param_groups for p in group["params"]):
             raise ValueError("the optimizer has none of the parameters of the task's model")
@@ -148,6 +151,8 @@ class Task:
                 f"the optimizer has several learning rates, {sorted(rates)}; the method's rule has one"
             )
         (rate,) = rates
+        if not rate:
+            raise ValueError("a step with the learning rate 0 has no gradient: begin a scheduler above 0")
         self._steps, self._rates = self._steps + 1, self._rates + rate
         gradient = (self._before - self._weights()) / rate
         self._rule.step(self._y, lambda at: gradient, rate)
@@ -178,6 +183,10 @@ class Task:
         ValueError
             No step was done, or with another rate than the method computes with.
         """
+        if self._model is not None:  # which may have other buffers by now, as `to` makes new ones
+            self._tensors = dict(
+                zip(self._tensors, self._model.state_dict(keep_vars=True).values(), strict=True)
+            )
         if not self._steps and self.local_steps:  # none are asked for in a farewell
             raise ValueError("no step was done: give the optimizer to task.optimizer, or call task.step")
         done: dict[str, Any] = {names.STEPS: self._steps}

@@ -431,6 +431,52 @@ def test_a_trace_says_who_is_there() -> None:
         run(fedtide.strategy("mifa", trace="pools:first=3"), unchanged())
 
 
+def test_a_round_is_for_whomever_the_trace_has_there() -> None:
+    """Even if these are fewer than `min_train_nodes`: nobody else comes before the next round."""
+    strategy = fedtide.strategy("mifa", trace="bernoulli:p=0.1", fraction_evaluate=0.0)
+    result = run(strategy, unchanged(), silent={}, rounds=8)
+    active = [found["active"] for found in result.train_metrics_clientapp.values()]
+    assert len(active) == 8
+    assert min(active) < 2  # type: ignore[type-var]
+
+
+def test_metrics_of_some_clients_alone_are_left_out() -> None:
+    """Their mean would count the others as 0; lists of different lengths have none."""
+
+    def fit(message: Message, context: Context, client: int) -> Message:
+        found = reply(message, message.content["arrays"], client)
+        found.content["metrics"].update({"acc": 0.9} if client < 5 else {})
+        found.content["metrics"]["by-class"] = [0.5] * (2 + client % 2)
+        return found
+
+    numbers = run(fedtide.strategy("mifa"), app_of(fit), rounds=1).train_metrics_clientapp[1]
+    assert not {"acc", "by-class"} & numbers.keys()
+    assert numbers["train_loss"] == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(
+    ("method", "options"),
+    [("mifa", {"lr_schedule": "geometric:factor=0.5"}), ("fedlaavg", {"weights": "loss"})],
+)
+def test_a_rate_that_changes_has_to_reach_the_clients(method: str, options: dict[str, Any]) -> None:
+    strategy = fedtide.strategy(method, learning_rate=RATE, **options)
+    with pytest.raises(ValueError, match=r"train_config.* 'lr'"):
+        run(strategy, two_lines(rate=RATE), rounds=4, train_config=ConfigRecord())
+
+
+def test_a_checkpoint_that_cannot_be_written_is_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    strategy = fedtide.strategy("mifa", checkpoint=tmp_path / "new" / "state")
+
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(strategy._store, "save", full)
+    assert run(strategy, unchanged(), rounds=2, silent={}).train_metrics_clientapp[2]["active"] == 10
+    assert caplog.text.count("not kept, the checkpoint before it stays: [Errno 28]") == 2
+
+
 def strategies_trace(text: str) -> Any:
     from fedtide.base.specs import build
     from traces import TRACES
@@ -605,6 +651,45 @@ def test_a_model_that_does_not_fit(message: Message) -> None:
         Task(message, context, wide)
     with pytest.raises(ValueError, match="has none of the parameters of the task's model"):
         Task(message, context, Net()).optimizer(torch.optim.SGD(Net().parameters(), lr=1))
+
+
+def test_buffers_are_those_that_the_model_has_in_the_end(message: Message) -> None:
+    """`to` makes others, as in quickstarts that move a model after its weights are loaded."""
+    model, context = Net(), Context(1, 1, {}, RecordDict(), {})
+    task = Task(message, context, model)
+    model.double()
+    optimizer = task.optimizer(torch.optim.SGD(model.parameters(), lr=RATE))
+    loss(model, batch(0, 1, 0).double()).backward()
+    optimizer.step()
+    sent = task.reply(10).content["arrays"]
+    np.testing.assert_allclose(sent["norm.running_mean"].numpy(), model.norm.running_mean, rtol=1e-6)
+    assert sent["norm.running_mean"].numpy().any()
+
+
+def test_what_a_rule_cannot_follow() -> None:
+    def moved(message: Message, context: Context, client: int) -> Message:
+        model = Plain()
+        task = Task(message, context, model)
+        task._y = task._y.to("meta")  # as if the model had been there: none moves where there is no GPU
+        task.optimizer(torch.optim.SGD(model.parameters(), lr=RATE))
+        raise AssertionError
+
+    def resting(message: Message, context: Context, client: int) -> Message:
+        model = Plain()
+        optimizer = Task(message, context, model).optimizer(torch.optim.SGD(model.parameters(), lr=0.0))
+        train(model, optimizer, client, 1)
+        raise AssertionError
+
+    for fit, says in ((moved, "has moved to another device"), (resting, "learning rate 0 has no gradient")):
+        with pytest.raises(ValueError, match=says):
+            run(fedtide.strategy("scaffold"), app_of(fit), Plain)
+
+
+def test_arrays_that_are_not_finite_are_named() -> None:
+    arrays = ArrayRecord({**start_of(), "mask": Array(np.full(3, -np.inf, np.float32))})
+    grid = HereGrid(unchanged())
+    with pytest.raises(ValueError, match=r"array mask has numbers that are not finite.*buffers=\['mask'\]"):
+        fedtide.strategy("fedavg").start(grid, arrays, train_config=ConfigRecord({"lr": RATE}))
 
 
 # The classic interface

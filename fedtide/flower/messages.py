@@ -52,11 +52,15 @@ class NamedArrays:
     def of(cls, record: ArrayRecord, buffers: Collection[str] = ()) -> NamedArrays:
         """Sort an app's arrays; the name of a buffer, or its end, is one of `buffers` or of BUFFERS.
 
-        SettingsError: no weights are left, or one of `buffers` is the name of none.
+        SettingsError: no weights are left or some are not finite, or one of `buffers` is the name of none.
         """
         arrays = {key: array.numpy() for key, array in record.items()}
         floating = [key for key, array in arrays.items() if array.dtype.kind == "f"]
         named = [key for key in floating if _is_one_of(key, (*buffers, *BUFFERS))]
+        if odd := [key for key in floating if key not in named and not np.isfinite(arrays[key]).all()]:
+            raise SettingsError(
+                f"array {odd[0]} has numbers that are not finite; if it is no weight, buffers=[{odd[0]!r}]"
+            )
         if unknown := [name for name in buffers if not any(_is_one_of(key, (name,)) for key in named)]:
             raise SettingsError(
                 f"buffers: no floating-point array is called {unknown[0]!r}; there are {floating}"

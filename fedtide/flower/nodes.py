@@ -23,6 +23,14 @@ IDENTITY = (metrics.CLIENT_ID, "partition-id")  # where replies may say which cl
 log = logging.getLogger("flwr")
 
 
+class PresentNodes(SimpleClientManager):
+    """Nodes of one round, of which no more come before the next one."""
+
+    def wait_for(self, num_clients: int, timeout: int = 86400) -> bool:
+        """Return whether so many are there, at once."""
+        return self.num_available() >= num_clients
+
+
 class AppNodes:
     """Nodes that come and go, and maybe are there only when a trace says so.
 
@@ -37,7 +45,7 @@ class AppNodes:
     """
 
     def __init__(self, trace: str, seed: int) -> None:
-        self.manager = SimpleClientManager()
+        self.manager = PresentNodes()
         self.names: dict[int, str] = {}
         self.lost: set[int] = set()
         self._spec, self._seed = trace, seed

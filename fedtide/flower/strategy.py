@@ -19,6 +19,7 @@ from flwr.common import FitIns, FitRes
 from flwr.server.client_proxy import ClientProxy
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Result
+from flwr.serverapp.strategy.strategy_utils import aggregate_metricrecords
 
 import strategies
 from fedtide.base.allowed import did_you_mean
@@ -65,8 +66,8 @@ class MethodStrategy(FedAvg):
         What happens if a client does not say that it has followed the method's rule, where that is not plain
         training: `checked` ends the run, `trust` believes it.
     trace
-        A trace of `traces.TRACES`, such as `markov:on=5,off=5`: nodes are asked only in the rounds in which
-        it has them there, and their replies are dropped where it loses them. Empty: all are there.
+        A trace of `traces.TRACES`, such as `markov:on=5,off=5`: nodes are asked to train only in the rounds
+        in which it has them there, and their replies are dropped where it loses them. Empty: all are there.
     checkpoint
         A folder where the state is kept after each round; `start` goes on from what it finds there.
     **arguments
@@ -216,13 +217,18 @@ class MethodStrategy(FedAvg):
             self._parameters = cast(FlatParameters, parameters)
             self._arrays = tasks.names.record(self._parameters.vector)
         if self._store:
-            self._store.save(server_round, self._state())
+            try:
+                self._store.save(server_round, self._state())
+            except OSError as error:
+                log.warning("round %d: not kept, the checkpoint before it stays: %s", server_round, error)
         active = {*self.strategy.report.active.tolist()}
         unusable += self.strategy.report.rejected
         self._any_counted |= bool(active)
         if len(unusable) > 1 and not self._any_counted:  # one may be broken
             raise SettingsError(f"{self.name}: no reply counts: that of {': '.join(unusable[0])}")
         counted = [found for name, found in contents.items() if self.strategy.roster.find(name) in active]
+        if self.train_metrics_aggr_fn is aggregate_metricrecords:
+            counted = _with_the_same_metrics(counted)
         of_clients = self.train_metrics_aggr_fn(counted, self.weighted_by_key) if counted else {}
         numbers.pop(metrics.TRAIN_LOSS, None)  # the clients' own numbers have it, by their name
         return self._arrays, MetricRecord({**cast(dict[str, int], numbers), **of_clients})
@@ -259,7 +265,9 @@ class MethodStrategy(FedAvg):
         rate_key = next((key for key in RATES if key in config), "")
         rate = cast(float, config[rate_key]) if rate_key else self.learning_rate
         self.strategy = self._made(names.parameters(arrays), rate)
-        if rate is None and (self.strategy.rule is not SGD or "lr_schedule" in self.options):
+        if (rate is None and self.strategy.rule is not SGD) or (
+            "lr_schedule" in self.options and not rate_key
+        ):
             raise SettingsError(
                 f"{self.name} needs the clients' learning rate: put it into train_config as 'lr', or give "
                 "fedtide.strategy a learning_rate"
@@ -272,6 +280,7 @@ class MethodStrategy(FedAvg):
             self.arrayrecord_key,
             self.configrecord_key,
             rate_key,
+            rate,
             0 if "local_epochs" in self.options else steps,
             not {"local_steps", "local_epochs"}.isdisjoint(self.options),
             self.client_rule == "checked",
@@ -282,9 +291,13 @@ class MethodStrategy(FedAvg):
 
     def _resumed(self, arrays: ArrayRecord, config: ConfigRecord) -> ArrayRecord:
         """Take over the state of the checkpoint, if there is one; return the arrays to start from."""
+        if self._store:
+            self._store.folder.mkdir(parents=True, exist_ok=True)
         found = self._store.load() if self._store else None
         if found is None:
             return arrays
+        for said in found.damaged:
+            log.warning("checkpoint: %s", said)
         if (was := found.state.get("training")) != (now := self._training):
             raise SettingsError(f"checkpoint: the training that is kept there is {was}, not {now}")
         tasks = self._begin(arrays, config)
@@ -304,7 +317,8 @@ class MethodStrategy(FedAvg):
     @property
     def _training(self) -> str:
         """The method with its options, as text."""
-        return " ".join([self.name, *(f"{key}={value}" for key, value in sorted(self.options.items()))])
+        shown = {key: getattr(value, "__qualname__", value) for key, value in self.options.items()}
+        return " ".join([self.name, *(f"{key}={value}" for key, value in sorted(shown.items()))])
 
     def _evaluated(self, arrays: ArrayRecord) -> ArrayRecord:
         """Return the method's model where clients are sent these arrays."""
@@ -318,6 +332,18 @@ class MethodStrategy(FedAvg):
         """Log why a node takes no part in a round, once for each node and kind of reason."""
         if is_news(str(node), reason, self._logged):
             log.warning("round %d: node %d takes no part: %s", server_round, node, reason)
+
+
+def _with_the_same_metrics(contents: Sequence[RecordDict]) -> list[RecordDict]:
+    """Return records of only the metrics that all have alike, as means of others would count some as 0."""
+    records = [next(iter(content.metric_records.values())) for content in contents]
+
+    def kinds(record: MetricRecord) -> set[tuple[str, int]]:
+        return {(key, len(value) if isinstance(value, list) else -1) for key, value in record.items()}
+
+    common = set.intersection(*map(kinds, records)) if records else set()
+    keys = {key for key, _ in common}
+    return [RecordDict({"metrics": MetricRecord({k: v for k, v in r.items() if k in keys})}) for r in records]
 
 
 def _last_line(reason: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import isclose
 from typing import Any, cast
 
 import numpy as np
@@ -11,6 +12,7 @@ from flwr.common import Code, FitIns, FitRes, Status
 
 from fedtide.base.contract import SGD, metrics
 from fedtide.base.contract.fit import FAREWELL, LEARNING_RATE, LOCAL_STEPS
+from fedtide.base.errors import SettingsError
 from fedtide.flower.messages import (
     BUFFER_NAMES,
     LIMIT,
@@ -40,6 +42,8 @@ class AppTasks:
         As of Flower's `FedAvg`.
     rate_key
         Where the app's configuration has the clients' rate; empty: nowhere.
+    rate
+        That of the clients at first; None: not known.
     local_steps
         E as the options have it: what an app's clients do by themselves.
     counts_steps
@@ -54,6 +58,7 @@ class AppTasks:
     arrayrecord_key: str
     configrecord_key: str
     rate_key: str
+    rate: float | None
     local_steps: int
     counts_steps: bool
     checked: bool
@@ -71,6 +76,11 @@ class AppTasks:
             self._records[key] = parameters, self.names.record(parameters.vector)
         if self.rate_key:
             config = ConfigRecord({**config, self.rate_key: ins.config[LEARNING_RATE]})
+        elif self.rate is not None and self.is_plain(ins) and self._changes_rate(ins, self.rate):
+            raise SettingsError(
+                f"{self.method} changes the clients' learning rate, which they read from train_config: "
+                "put it there as 'lr'"
+            )
         content = RecordDict({self.arrayrecord_key: self._records[key][1], self.configrecord_key: config})
         if not self.is_plain(ins):
             limit = {LIMIT: ins.config[LOCAL_STEPS]} if self._limits_steps(ins) else {}
@@ -109,6 +119,9 @@ class AppTasks:
     def _limits_steps(self, ins: FitIns) -> bool:
         """Whether the method itself says how many steps a client does."""
         return bool(ins.config.get(LOCAL_STEPS, self.local_steps) != self.local_steps)
+
+    def _changes_rate(self, ins: FitIns, rate: float) -> bool:
+        return not isclose(cast(float, ins.config[LEARNING_RATE]), rate)
 
     def _parameters(self, content: RecordDict, ins: FitIns) -> FlatParameters:
         """Return what a reply has: weights and buffers, or vectors in place of the weights."""
