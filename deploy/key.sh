@@ -23,4 +23,5 @@ if [[ -n ${replace:-} || ! -e $1 ]]; then
 fi
 chmod 600 "$1"
 # From the key itself, so that the two always fit.
-printf '%s%s\n' "$(ssh-keygen -y -f "$1" | cut -d ' ' -f 1,2)" "${id:+ client-id=$id}" > "$1.pub"
+public=$(ssh-keygen -y -P "" -f "$1" | cut -d ' ' -f 1,2) # or the script ends here
+printf '%s%s\n' "$public" "${id:+ client-id=$id}" > "$1.pub"

@@ -231,6 +231,18 @@ def test_a_client_stays_bound_to_the_name_of_its_key(federation: Federation) -> 
     assert nodes.nodes.of_client == {1: replaced}
 
 
+def test_a_late_reply_counts_for_the_client_that_its_board_was(federation: Federation) -> None:
+    """Its operator has set another client-id since the task was sent."""
+    node = federation.node(1)
+    nodes = transport(federation, 3)
+    assert nodes.reachable().tolist() == [1]
+    nodes.nodes.answer(node, 2, True, 0.0)
+    assert nodes.nodes.of_client == {2: node}
+    assert nodes.proxy(1).cid == "1"
+    nodes.nodes.leave(1)  # nor does it leave for the other one
+    assert nodes.nodes.clients() == [2]
+
+
 def test_a_node_that_does_not_say_who_it_is_holds_nobody_up(
     federation: Federation, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -53,6 +53,9 @@ def test_a_key_names_its_client_and_stays_until_it_is_replaced(tmp_path: Path) -
     other, client = read_key(public)
     assert (other != key, client) == (True, 4)
     assert file.stat().st_mode & 0o777 == 0o600
+    file.write_bytes(b"")  # as a card that was pulled out leaves it
+    assert subprocess.run([script, file], capture_output=True).returncode != 0
+    assert read_key(public) == (other, 4)
 
 
 def test_the_file_keeps_the_boards_of_each_superlink(tmp_path: Path) -> None:

@@ -113,7 +113,8 @@ class GridTransport(Transport):
         return np.array(sorted({*self.messages.busy(), *replied}), np.intp)
 
     def proxy(self, client: int) -> ClientProxy:
-        return node_proxy(self.grid, self.nodes.of_client[client], str(client))
+        node = self.nodes.of_client.get(client, 0)  # 0: its board has become another client, and gets no task
+        return node_proxy(self.grid, node, str(client))
 
     def fit(
         self, server_round: int, instructions: FitInstructions, timeout: float | None

@@ -114,7 +114,8 @@ class Nodes:
 
     def leave(self, client: int) -> None:
         """Note that a client leaves for good: until its node is started again."""
-        self._known[self.of_client[client]].left = True
+        if client in self.of_client:  # or its board is another client by now
+            self._known[self.of_client[client]].left = True
 
     def clients(self) -> list[int]:
         """Return the clients whose nodes are online, in ascending order."""
