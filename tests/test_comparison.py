@@ -20,6 +20,8 @@ from waiting import wait_until
 
 import fedtide
 import sim
+from fedtide.comparison.store import CellStore
+from fedtide.config import Settings
 
 ROOT = Path(sim.__file__).parent
 SMALL = [
@@ -197,6 +199,24 @@ def test_of_two_processes_the_second_is_refused(run: Any, tmp_path: Path, capsys
             assert [*tmp_path.glob("cells/.*/metrics.jsonl")]
         finally:
             first.kill()
+
+
+def test_what_a_full_disk_leaves_out_is_not_a_method_that_failed(
+    run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would be the worst in the ranking."""
+    save = CellStore.save
+
+    def full(store: CellStore, settings: Settings, files: Any) -> None:
+        if settings.strategy == "mifa":
+            raise OSError(28, "No space left on device")
+        save(store, settings, files)
+
+    monkeypatch.setattr(CellStore, "save", full)
+    found = run("--strategy", "fedavg", "mifa", "--seed", "0", code=1)
+    assert [*found["failed"].values()] == ["cannot be stored: No space left on device"]
+    (folder,) = tmp_path.glob("compare-*")
+    assert [lacking.failed for lacking in fedtide.load(folder).lacking] == [False]
 
 
 def test_a_comparison_whose_folder_cannot_be_made(tmp_path: Path, capsys: Any) -> None:

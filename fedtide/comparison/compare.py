@@ -25,7 +25,7 @@ from fedtide.comparison.methods import parse_baseline, shown_value
 from fedtide.comparison.pivot import pivots_of
 from fedtide.comparison.results import CellRun, targets_of
 from fedtide.comparison.runner import Outcome, Runner, Work
-from fedtide.comparison.store import CellStore, identity, outdated
+from fedtide.comparison.store import CellStore, Unfinished, identity, outdated
 from fedtide.comparison.tuning import Tuning, tuned
 from fedtide.config import Settings
 from fedtide.config.grid import Cell
@@ -80,7 +80,7 @@ def compare(
         failed = {**unsearched, **progress.failed}
         every = [*cells, *(cell for cell in asked if cell.settings in unsearched)]
         lacking = [
-            claims.Lacking(cell.varied, cell.settings in failed)
+            claims.Lacking(cell.varied, not isinstance(failed.get(cell.settings, Unfinished()), Unfinished))
             for cell in every
             if cell.settings not in known
         ]
@@ -235,7 +235,11 @@ def _write(comparison: Comparison, cells: Sequence[Cell], store: CellStore) -> N
         | ({"tuned": dict(cell.tuned)} if cell.tuned else {})
         for cell in cells
     ]
-    failed = {store.path(settings).name: reason for settings, reason in comparison.failed.items()}
+    failed = {
+        store.path(settings).name: reason
+        for settings, reason in comparison.failed.items()
+        if not isinstance(reason, Unfinished)
+    }
     about: dict[str, object] = {"command": sys.argv, "reach": [*map(str, comparison.reach)]}
     about |= {"baseline": comparison.baseline, "failed": failed}
     about |= {"display": lost} if (lost := lost_display()) else {}

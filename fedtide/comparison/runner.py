@@ -18,12 +18,14 @@ from rich.console import Console
 from fedtide.base import dotted
 from fedtide.base.errors import SettingsError, told
 from fedtide.comparison.search import PRUNED, Judge, Pruning
-from fedtide.comparison.store import Place
+from fedtide.comparison.store import Place, Unfinished
 from fedtide.config import Settings
 from fedtide.engine.interrupts import whole
 from fedtide.engine.read_run import read_run
 from fedtide.engine.run_files import records_in
+from fedtide.engine.run_folder import TAKEN, FolderLost
 from fedtide.engine.server import RoundServer
+from fedtide.engine.transports.base import EngineLost
 from fedtide.engine.transports.ray import require_ray
 from fedtide.engine.transports.ray.leftovers import CELL, locked_folder
 from fedtide.plan import Plan
@@ -75,7 +77,9 @@ def run_cell(
                 with suppress(Exception):  # the page of the comparison then says that they are missing
                     keep_numbers_of(experiment, ended, read_run(folder, records=True))
         except (SettingsError, *FAILURES) as error:
-            return " ".join(str(error).split()) or type(error).__name__
+            said = " ".join(str(error).split()) or type(error).__name__
+            is_outside = isinstance(error, OSError | EngineLost | FolderLost) or said.endswith(TAKEN)
+            return Unfinished(said) if is_outside else said
         except Exception as error:  # one cell's defect must not end the comparison
             return "".join([*traceback.format_exception(error), told(error)])
         if "failed" in ended.summary:

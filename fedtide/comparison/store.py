@@ -30,6 +30,10 @@ class Place(NamedTuple):
     unfinished: str  # folder of the run until it is finished, from which it can be resumed
 
 
+class Unfinished(str):
+    """Why a run is not finished that is no fault of its method, as a full disk is none."""
+
+
 class CellStore:
     """The run folders of all cells, `<run_dir>/cells/<name>`, by their settings."""
 
@@ -78,8 +82,10 @@ class CellStore:
         try:
             self.save(settings, ended)
         except OSError as error:
-            return f"cannot be stored: {error.strerror}"
-        changed = "its files cannot be read, or a file that its settings name has changed meanwhile"
+            return Unfinished(f"cannot be stored: {error.strerror}")
+        changed = Unfinished(
+            "its files cannot be read, or a file that its settings name has changed meanwhile"
+        )
         return self.load(settings) or changed
 
     def save(self, settings: Settings, files: Mapping[str, bytes]) -> None:
