@@ -80,10 +80,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         items.sort(key=begins)
 
 
-def pytest_collection_finish() -> None:
-    """Have the garbage collector leave alone what is imported by now: each run would scan all of it."""
-    gc.collect()
-    gc.freeze()
+MODULES: list[Path] = []  # the one whose tests this process runs
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Have the garbage collector leave alone what is imported by now: each run would scan all of it.
+
+    So would Flower, which collects garbage for every array that it converts.
+    """
+    if item.path not in MODULES:
+        MODULES[:] = [item.path]
+        gc.collect()
+        gc.freeze()
 
 
 @dataclass

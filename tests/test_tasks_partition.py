@@ -294,5 +294,5 @@ def test_partitions_of_flwr_datasets_that_are_impossible(monkeypatch):
     with pytest.raises(ValueError, match="partition flwr-shard: too few examples for 30 clients"):
         PARTITIONS["flwr-shard"](labels, SIZES["equal"](30, 40, rng()), rng())
     monkeypatch.setitem(__import__("sys").modules, "flwr_datasets", None)
-    with pytest.raises(ValueError, match=r"not installed; pip install 'fedtide\[data\]'"):
+    with pytest.raises(ValueError, match=r"flwr-datasets is not installed; pip install flwr-datasets"):
         PARTITIONS["flwr-linear"](labels, np.full(4, 10), rng())
