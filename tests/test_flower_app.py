@@ -464,6 +464,13 @@ def test_a_rate_that_changes_has_to_reach_the_clients(method: str, options: dict
         run(strategy, two_lines(rate=RATE), rounds=4, train_config=ConfigRecord())
 
 
+def test_a_rate_that_changes_reaches_clients_that_follow_a_rule() -> None:
+    """It is in their task, so that `train_config` need not have it."""
+    strategy = fedtide.strategy("scaffold", learning_rate=RATE, lr_schedule="geometric:factor=0.5")
+    found = run(strategy, two_lines(Plain), Plain, rounds=3, silent={}, train_config=ConfigRecord())
+    assert [numbers["active"] for numbers in found.train_metrics_clientapp.values()] == [10, 10, 10]
+
+
 def test_a_checkpoint_that_cannot_be_written_is_a_warning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

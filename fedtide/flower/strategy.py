@@ -265,9 +265,7 @@ class MethodStrategy(FedAvg):
         rate_key = next((key for key in RATES if key in config), "")
         rate = cast(float, config[rate_key]) if rate_key else self.learning_rate
         self.strategy = self._made(names.parameters(arrays), rate)
-        if (rate is None and self.strategy.rule is not SGD) or (
-            "lr_schedule" in self.options and not rate_key
-        ):
+        if rate is None and (self.strategy.rule is not SGD or "lr_schedule" in self.options):
             raise SettingsError(
                 f"{self.name} needs the clients' learning rate: put it into train_config as 'lr', or give "
                 "fedtide.strategy a learning_rate"
