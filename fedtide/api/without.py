@@ -40,7 +40,7 @@ from traces import parse_rounds, written_rounds
 from traces.base import NEVER
 
 if TYPE_CHECKING:
-    from fedtide.tasks import Examples
+    from fedtide.tasks import Examples, FederatedData
 
 PROG = "fedtide without"
 BLOCK = 1000  # clients whose examples are compared at once
@@ -88,7 +88,8 @@ def replay(run: Run, clients: Sequence[int], run_dir: Path, progress: bool = Tru
     for change in what_changed(run.path, plan.sources):
         say(console, f"warning: {change}: not all of the difference may be due to the clients")
     before = Federation.of(run.settings.for_clients())
-    if settings.evaluate_on == "everybody" or not _alike(before, plan, clients):
+    with_them, without_them = before.divided(holdout=0.0), plan.divided(holdout=0.0)
+    if settings.evaluate_on == "everybody" or not _alike(with_them, without_them, clients):
         first = 1  # their examples count before they come
     folder = RunFolder(plan)
     folder.close()
@@ -110,8 +111,8 @@ def replay(run: Run, clients: Sequence[int], run_dir: Path, progress: bool = Tru
         distance,
         distance / float(np.linalg.norm(old.astype(np.float64)) or 1.0),
         run.metric.title,
-        _measured(run, before, clients),
-        _measured(ended, plan, clients),
+        _measured(run, with_them, clients),
+        _measured(ended, without_them, clients),
     )
 
 
@@ -150,12 +151,11 @@ def _first_round(run: Run, client: int) -> int:
     return next((number for number, begin in begins if begin >= when), NEVER)
 
 
-def _alike(one: Federation, other: Federation, left_out: Sequence[int]) -> bool:
+def _alike(old: FederatedData, new: FederatedData, left_out: Sequence[int]) -> bool:
     """Whether the test split and the examples of all other clients are encoded alike.
 
     Means, classes and vocabularies may come from all clients, from the first round on.
     """
-    old, new = one.divided(holdout=0.0), other.divided(holdout=0.0)
     stay = np.setdiff1d(np.arange(len(old.sizes)), left_out)
     blocks = np.array_split(stay, -(-len(stay) // BLOCK))  # as all at once may not fit into memory
     pairs = chain([(old.test, new.test)], ((old.train_set(b), new.train_set(b)) for b in blocks))
@@ -187,11 +187,10 @@ def _copy_checkpoint(source: Path, folder: Path, settings: Settings, first: int)
         return found.round
 
 
-def _measured(run: Run, federation: Federation, clients: Sequence[int]) -> Measured:
+def _measured(run: Run, data: FederatedData, clients: Sequence[int]) -> Measured:
     from clients.gradients.flat import FlatModel
     from clients.simulated.evaluation import evaluate
 
-    data = federation.divided(holdout=0.0)
     model = FlatModel(run.model(), "cpu", data.criterion)
 
     def score(examples: Examples) -> tuple[float, float]:

@@ -162,9 +162,8 @@ def forecast(folders: Sequence[Path]) -> Forecast | None:
     least = int(ratio.argmin())
     known = (note for numbers in kept for note in numbers.notes)
     notes = dict.fromkeys(note for note in known if "updates" in note or "sample" in note)
-    bias = statistics.mean(
-        (np.abs(updates - data).sum(1) / 2 / data.sum(1)).tolist()
-    )  # of a sample: estimated
+    # Of a sample of the clients, it is estimated: their data are a part of all.
+    bias = statistics.mean((np.abs(updates - data).sum(1) / 2 / data.sum(1)).tolist())
     return Forecast(bias, kept[0].clients[least], float(ratio[least]), [*notes])
 
 
