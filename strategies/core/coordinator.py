@@ -18,6 +18,7 @@ from strategies.core.norms import MAX_RESULT
 from strategies.core.parameters import check_range, largest, read_parameters
 from strategies.core.reading import ReplyReader
 from strategies.core.replies import Replies, ReplyTable
+from strategies.core.roster import are_among
 from strategies.core.round import RoundInstructions, RoundReport, Sent, Task
 from strategies.core.selection import checked_choice, failed
 
@@ -69,7 +70,7 @@ class Coordinator:
         if method.initial_model:
             method.initial_model.begin(server_round, roster, method.weights, method.buffers)
         stopped = method.membership.stopped
-        probed, awaited = method.probed, roster.member[at_work] & ~np.isin(at_work, stopped)
+        probed, awaited = method.probed, roster.member[at_work] & ~are_among(at_work, stopped)
         method.tasks.begin(server_round, at_work[awaited & (roster.asked[at_work] > 0)])
         method.at_work = int(awaited.sum())
         rate = method.options.scheduled_rate(server_round, roster) * (1.0 if probed is None else 0.5)

@@ -15,6 +15,12 @@ ClientWeights = Literal["n", "uniform"]
 """How clients count: by their examples n_k, or all alike."""
 
 
+def are_among(clients: Clients, ascending: Clients) -> NDArray[np.bool_]:
+    """Whether each client is one of others, in ascending order; `np.isin` takes ten times as long for few."""
+    first, last = (ascending.searchsorted(clients, side) for side in ("left", "right"))
+    return np.not_equal(first, last)
+
+
 class Forecast(Protocol):
     """What a trace with a clock knows of round t, the present one, in virtual seconds."""
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from fedtide.base.errors import ResultError
 from strategies.core.replies import Replies
-from strategies.core.roster import Clients, Roster
+from strategies.core.roster import Clients, Roster, are_among
 from strategies.core.round import ClientFailure, RoundReport
 from strategies.core.state import Stateful
 
@@ -76,8 +76,8 @@ def checked_choice(choose: Callable[..., Any], chosen: Any, among: Clients) -> C
         clients = np.empty((0, 0))
     if clients.ndim != 1 or (clients.size and clients.dtype.kind not in "iu"):
         raise ResultError(choose, "returns something else than indices of clients")
-    different, times = np.unique(clients, return_counts=True)
-    wrong = different[(times > 1) | ~np.isin(different, among)]
+    ordered = np.sort(clients.astype(np.intp, copy=False))
+    wrong = ordered[(np.diff(ordered, prepend=-1) == 0) | ~are_among(ordered, among)]
     if len(wrong):
         raise ResultError(choose, f"chooses client {wrong[0]} more than once, or while it cannot be asked")
     return clients.astype(np.intp, copy=False)
