@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import re
 from collections.abc import Callable, Mapping
 from copy import copy
 from dataclasses import dataclass, replace
@@ -17,7 +15,7 @@ from numpy.typing import NDArray
 from fedtide.base import dotted
 from fedtide.base.errors import SettingsError
 from fedtide.base.memory import check_room
-from fedtide.base.specs import Part, bind
+from fedtide.base.specs import Part, bind, trace_specs
 from fedtide.config.settings import Settings
 from fedtide.tasks import (
     MODELS,
@@ -221,21 +219,6 @@ class Federation:
             _, labels = data.train_set(np.array([client]))
             counts[client] = np.bincount(labels, minlength=data.num_outputs)
         return np.asarray(counts / np.maximum(counts.sum(axis=1, keepdims=True), 1))
-
-
-def trace_specs(text: str) -> list[str]:
-    """Return the specs of the traces that `a+b` combines.
-
-    A plus before a digit is part of a number, 1e+5, and one in the path of a file or folder part of that.
-    """
-    specs: list[str] = []
-    for part in re.split(r"\+(?![0-9])", text):
-        path = f"{specs[-1].rpartition('=')[2]}+{part.partition(',')[0]}" if specs else ""
-        if "/" in part.partition(":")[0].partition(",")[0] or (path and os.path.exists(path)):
-            specs[-1:] = [f"{specs[-1]}+{part}" if specs else part]
-        else:
-            specs.append(part)
-    return specs
 
 
 def _never(settings: Settings) -> tuple[int, ...]:

@@ -18,10 +18,10 @@ from fedtide.base import dotted
 from fedtide.base.allowed import Option, options_of
 from fedtide.base.errors import SettingsError
 from fedtide.base.sources import code_hash, content_hash
-from fedtide.base.specs import Part, bind, convert, find, parse
+from fedtide.base.specs import Part, bind, convert, find, parse, trace_specs
 from fedtide.base.wording import count
 from fedtide.config import Settings
-from fedtide.federation import Federation, trace_specs
+from fedtide.federation import Federation
 from fedtide.interop.stock_strategy import StockStrategy, stock_type
 from fedtide.tasks import MODELS, PARTITIONS, SIZES, TASKS, Metric
 from fedtide.tasks.metrics import SCIKIT_LEARN, MetricFunction, metric_functions

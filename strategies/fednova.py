@@ -28,6 +28,7 @@ class FedNova(FlexibleStrategy):
     suits = "devices that do different work, where few of all reply in a round"
     options: FedNovaOptions
     late_replies = "event-time"
+    needs_steps = True
 
     def update(self, replies: Replies) -> None:
         """Move along the mean normalised update, as far as the mean number of steps goes."""

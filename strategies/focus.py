@@ -46,6 +46,7 @@ class Focus(FlexibleStrategy):
     rules: ClassVar[dict[str, Rule]] = {"mean": CORRECTED, "last": Rule("last-gradient")}
     saved: ClassVar[tuple[str, ...]] = ("latest", "sizes", "planned")
     late_replies: ClassVar[LateReplies] = "take"
+    needs_steps = True
     orphans: float = 0.0  # sizes of clients whose n_k G_k is in the sum, and who are not in the roster
 
     def setup(self) -> None:

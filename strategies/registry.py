@@ -147,9 +147,11 @@ def make(
     strategy: type[FlexibleStrategy]
     if isinstance(name, type):
         strategy, name = name, name.__name__
+        if not issubclass(strategy, FlexibleStrategy):
+            raise SettingsError(f"{name} is not derived from strategies.FlexibleStrategy")
     else:
         strategy = find("strategy", STRATEGIES, name)
-    options_type = strategy.options_type()
+    options_type, knows_all = strategy.options_type(), options is not None
     arguments = {key: values.pop(key) for key in FlowerArguments.__annotations__ if key in values}
     if arguments.keys() & {"fraction_fit", "min_fit_clients"} and "clients_per_round" in values:
         raise SettingsError(f"{name}: give either clients_per_round, or fraction_fit and min_fit_clients")
@@ -168,6 +170,7 @@ def make(
         initial_parameters = FlatParameters(layout.flatten(arrays), layout)
     made = _variant(strategy, options)(initial_parameters, roster, evaluate_fn, options)
     made.arguments = FlowerArguments(**arguments)
+    made.knows_steps = not values.keys().isdisjoint(("local_steps", "local_epochs")) or knows_all
     return made
 
 

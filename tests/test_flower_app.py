@@ -224,6 +224,9 @@ def test_a_method_is_what_it_is_called_or_refused(name: str) -> None:
     strategy = fedtide.strategy(name, fraction_evaluate=0.0, **OPTIONS.get(name, {}))
     if strategy.strategy.rule.name == "proximal" and not strategy.strategy.options.mu:  # type: ignore[attr-defined]
         run(strategy, unchanged())  # which is no rule at all
+    elif strategy.strategy.needs_steps and name in NEED_NOTHING:
+        with pytest.raises(ValueError, match=r"needs the number of local steps, and client .* 'steps'"):
+            run(strategy, unchanged())
     elif name in NEED_NOTHING:
         assert run(strategy, unchanged()).train_metrics_clientapp[1]["active"] == 10
     else:
@@ -233,6 +236,23 @@ def test_a_method_is_what_it_is_called_or_refused(name: str) -> None:
             run(strategy, unchanged())
 
 
+@pytest.mark.parametrize("said", [{"local_steps": STEPS}, {}])
+def test_fednova_knows_the_steps_that_are_reported_or_the_same_for_all(said: dict[str, int]) -> None:
+    """With neither it would be FedAvg, as Flower's quickstarts do epochs and report no steps."""
+
+    def fit(message: Message, context: Context, client: int) -> Message:
+        moved = {key: Array(a.numpy() + 1 + client) for key, a in message.content["arrays"].items()}
+        return reply(message, ArrayRecord(moved), 0, **({} if said else {"steps": 1 + client}))
+
+    start = ArrayRecord({"w": Array(np.zeros(2, np.float32))})
+    strategy = fedtide.strategy("fednova", fraction_evaluate=0.0, **said)
+    result = strategy.start(
+        HereGrid(app_of(fit)), start, num_rounds=1, train_config=ConfigRecord({"lr": RATE})
+    )
+    # The mean of delta_k / a_k is 1 where s_k = delta_k = 1 + k, and the mean of delta_k is the mean of s_k.
+    np.testing.assert_allclose(result.arrays["w"].numpy(), 5.5, rtol=1e-6)
+
+
 def test_personal_models_are_refused_before_anything_is_trained() -> None:
     for name in ("apfl", "pfedme"):
         with pytest.raises(ValueError, match=f"{name}: its clients train a personal model"):
@@ -240,6 +260,12 @@ def test_personal_models_are_refused_before_anything_is_trained() -> None:
 
 
 def test_bad_arguments() -> None:
+    with pytest.raises(ValueError, match=r"FedAvg is not derived from strategies\.FlexibleStrategy"):
+        fedtide.strategy(FedAvg)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"initial_parameters: give the initial arrays to start\(\)"):
+        fedtide.strategy("mimic", initial_parameters=None)
+    with pytest.raises(ValueError, match="either clients_per_round or min_train_nodes"):
+        fedtide.strategy("mimic", clients_per_round=3, min_train_nodes=7)
     with pytest.raises(ValueError, match=r"fraction_fit is an argument .* fraction_train, "):
         fedtide.strategy("mimic", fraction_fit=0.5)
     with pytest.raises(
@@ -316,6 +342,9 @@ def test_a_checkpoint_of_another_method(tmp_path: Path) -> None:
     run(fedtide.strategy("fedavg", checkpoint=tmp_path), unchanged(), rounds=1)
     with pytest.raises(ValueError, match="the training that is kept there is fedavg, not fedau"):
         run(fedtide.strategy("fedau", checkpoint=tmp_path), unchanged())
+    other = ArrayRecord({"w": Array(np.zeros(2, np.float32))})
+    with pytest.raises(ValueError, match=f"checkpoint {tmp_path}: the state has weights of shape"):
+        fedtide.strategy("fedavg", checkpoint=tmp_path).start(HereGrid(unchanged()), other)
 
 
 def test_a_client_may_be_trusted() -> None:
@@ -431,6 +460,44 @@ def test_a_trace_says_who_is_there() -> None:
         run(fedtide.strategy("mifa", trace="pools:first=3"), unchanged())
 
 
+def test_a_trace_of_several() -> None:
+    strategy = fedtide.strategy("mifa", trace="bernoulli:p=0.5+lost:p=0.5", fraction_evaluate=0.0)
+    result = run(strategy, unchanged(), silent={}, rounds=8)
+    assert 15 < sum(found["active"] for found in result.train_metrics_clientapp.values()) < 25  # type: ignore[misc]
+
+
+def test_a_trace_goes_by_the_clients(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """By those that were there at first, under whatever node number they come back, also after a resume."""
+    asked: dict[int, set[int]] = {}
+
+    def fit(message: Message, context: Context, client: int) -> Message:
+        asked.setdefault(int(message.content["config"]["server-round"]), set()).add(client)
+        return reply(message, message.content["arrays"], client, **{"client-id": client})
+
+    def strategy(**more: Any) -> Any:
+        return fedtide.strategy("mifa", trace="round-robin:tau-max=3", fraction_evaluate=0.0, **more)
+
+    run(strategy(), app_of(fit), rounds=12, silent={})
+    whole, asked = asked, {}
+    run(strategy(checkpoint=tmp_path), app_of(fit), rounds=6, silent={})
+    grid = HereGrid(app_of(fit))
+    grid.nodes = [5 + node for node in NODES]
+    run(strategy(checkpoint=tmp_path), app_of(fit), rounds=12, grid=grid)
+    assert asked[7] == {*range(10)}  # nobody has said yet who it is
+    assert [asked[number] for number in range(8, 13)] == [whole[number] for number in range(8, 13)]
+    caplog.clear()
+    run(strategy(), app_of(fit), rounds=5, grid=Late(app_of(fit)))
+    assert caplog.text.count("is of the 2 clients that were there at first; node") == 1
+
+
+def test_what_a_client_has_lost_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A new run has new contexts: FedDyn's clients begin anew."""
+    app = two_lines(Plain)
+    for rounds in (2, 4):
+        run(fedtide.strategy("feddyn", checkpoint=tmp_path), app, Plain, rounds=rounds, silent={})
+    assert caplog.text.count("has lost what it keeps for feddyn, and starts anew") == 10
+
+
 def test_a_round_is_for_whomever_the_trace_has_there() -> None:
     """Even if these are fewer than `min_train_nodes`: nobody else comes before the next round."""
     strategy = fedtide.strategy("mifa", trace="bernoulli:p=0.1", fraction_evaluate=0.0)
@@ -462,6 +529,45 @@ def test_a_rate_that_changes_has_to_reach_the_clients(method: str, options: dict
     strategy = fedtide.strategy(method, learning_rate=RATE, **options)
     with pytest.raises(ValueError, match=r"train_config.* 'lr'"):
         run(strategy, two_lines(rate=RATE), rounds=4, train_config=ConfigRecord())
+
+
+def test_a_rate_that_the_app_changes_reaches_the_clients() -> None:
+    """In `train_config`, between two rounds, as with Flower's own FedAvg; a schedule is a factor of it."""
+    for options, last in (({}, 0.05), ({"lr_schedule": "geometric:factor=0.5"}, 0.0125)):
+        rates, config = [], ConfigRecord({"lr": RATE})
+
+        def fit(message: Message, context: Context, client: int, rates: list[float] = rates) -> Message:
+            rates.append(message.content["config"]["lr"])
+            return reply(message, message.content["arrays"], client)
+
+        def halve(number: int, arrays: ArrayRecord, config: ConfigRecord = config) -> MetricRecord:
+            config["lr"] = RATE / 2 if number > 1 else RATE
+            return MetricRecord({})
+
+        strategy = fedtide.strategy("mifa", fraction_evaluate=0.0, **options)
+        run(strategy, app_of(fit), rounds=3, silent={}, train_config=config, evaluate_fn=halve)
+        assert rates[0] == RATE
+        assert rates[-1] == pytest.approx(last)
+
+
+def test_the_two_lines_find_a_rate_that_only_the_server_has() -> None:
+    strategy = fedtide.strategy("fedavg", learning_rate=RATE, fraction_evaluate=0.0)
+    ours = run(strategy, two_lines(Plain), Plain, rounds=2, silent={}, train_config=ConfigRecord())
+    theirs = run(
+        fedtide.strategy("fedavg", fraction_evaluate=0.0), two_lines(Plain), Plain, rounds=2, silent={}
+    )
+    np.testing.assert_allclose(flat(ours.arrays), flat(theirs.arrays), atol=1e-7)
+
+
+@pytest.mark.parametrize(("method", "options"), [("fedexp", {}), ("fedacg", {}), ("fedprox", {"mu": 0.0})])
+def test_methods_without_a_rule_need_no_rate(method: str, options: dict[str, Any]) -> None:
+    strategy = fedtide.strategy(method, fraction_evaluate=0.0, **options)
+    config = ConfigRecord({"epochs": 1})
+    app = app_of(lambda message, context, client: reply(message, message.content["arrays"], client))
+    assert (
+        run(strategy, app, rounds=1, silent={}, train_config=config).train_metrics_clientapp[1]["active"]
+        == 10
+    )
 
 
 def test_a_rate_that_changes_reaches_clients_that_follow_a_rule() -> None:
@@ -528,6 +634,11 @@ def test_privacy_of_the_message_api() -> None:
     assert (noised - inner.strategy.weights).std() == pytest.approx(0.05, rel=0.35)
     inner.configure_train(4, result.arrays, ConfigRecord({"lr": RATE}), HereGrid(unchanged(Plain)))
     np.testing.assert_array_equal(inner.strategy.weights.astype(np.float32), noised.astype(np.float32))
+    for method, options in (("fedacg", {}), ("fedavg", {"server_opt": "nesterov"})):
+        ahead = fedtide.strategy(method, fraction_evaluate=0.0, **options)
+        private = DifferentialPrivacyServerSideFixedClipping(ahead, 0.5, 1.0, num_sampled_clients=10)
+        with pytest.raises(ValueError, match=f"{method}: inside another strategy, .* not its model"):
+            run(private, unchanged(Plain), Plain, rounds=3, silent={})
 
 
 def test_without_pytorch() -> None:
@@ -729,6 +840,11 @@ def test_arguments_of_flowers_fedavg() -> None:
     history = stock(strategy)
     assert history.metrics_distributed_fit["seen"] == [(1, 2.0), (2, 4.0)]
     assert history.metrics_distributed_fit["replies"] == [(1, 3), (2, 3)]
+    taken = strategies.make(
+        "mifa", ndarrays_to_parameters([np.zeros(2)]), on_fit_config_fn=lambda number: {"batch-size": 32}
+    )
+    with pytest.raises(ValueError, match=r"on_fit_config_fn gives 'batch-size', .* batch_size="):
+        stock(taken)
     with pytest.raises(ValueError, match="give either clients_per_round, or fraction_fit"):
         strategies.make("mifa", ndarrays_to_parameters([np.zeros(2)]), fraction_fit=0.5, clients_per_round=3)
 

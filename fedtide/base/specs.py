@@ -8,6 +8,8 @@ declare, see `fedtide.base.allowed`.
 from __future__ import annotations
 
 import inspect
+import os
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -162,6 +164,21 @@ def bind(kind: str, registry: Mapping[str, Callable[..., Any]], text: str) -> Pa
 def build(kind: str, registry: Mapping[str, Callable[..., Any]], text: str, *context: Any) -> Any:
     """Make what a spec names; `context` are the positional arguments of the factory."""
     return bind(kind, registry, text).build(*context)
+
+
+def trace_specs(text: str) -> list[str]:
+    """Return the specs of the traces that `a+b` combines.
+
+    A plus before a digit is part of a number, 1e+5, and one in the path of a file or folder part of that.
+    """
+    specs: list[str] = []
+    for part in re.split(r"\+(?![0-9])", text):
+        path = f"{specs[-1].rpartition('=')[2]}+{part.partition(',')[0]}" if specs else ""
+        if "/" in part.partition(":")[0].partition(",")[0] or (path and os.path.exists(path)):
+            specs[-1:] = [f"{specs[-1]}+{part}" if specs else part]
+        else:
+            specs.append(part)
+    return specs
 
 
 def _check_size(where: str, key: str, value: Any) -> None:

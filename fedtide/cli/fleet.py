@@ -15,10 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtide.base.errors import SettingsError
-from fedtide.base.specs import bind
+from fedtide.base.specs import bind, trace_specs
 from fedtide.base.wording import count
 from fedtide.config import Settings
-from fedtide.federation import trace_specs
 from fedtide.tasks import TASKS
 from traces import TRACES
 from traces.base import SECOND

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from time import sleep
 
 from flwr.common import FitRes
@@ -12,10 +13,10 @@ from flwr.serverapp import Grid
 
 from fedtide.base.contract import metrics
 from fedtide.base.errors import SettingsError
-from fedtide.base.specs import bind, build
+from fedtide.base.specs import bind, trace_specs
 from fedtide.devices.flower_compat import node_proxy
 from strategies import FlexibleStrategy
-from traces import TRACES, Trace
+from traces import TRACES, Combined, Trace
 from traces.base import availability_in
 
 IDENTITY = (metrics.CLIENT_ID, "partition-id")  # where replies may say which client it is
@@ -42,17 +43,22 @@ class AppNodes:
         The clients' names by node, in the order in which the nodes came.
     lost
         Nodes whose replies the trace loses in the round.
+    traced
+        The clients of the trace in their order, by name; others are always there.
     """
 
     def __init__(self, trace: str, seed: int) -> None:
         self.manager = PresentNodes()
         self.names: dict[int, str] = {}
         self.lost: set[int] = set()
+        self.traced: list[str] = []
         self._spec, self._seed = trace, seed
-        if trace and bind("trace", TRACES, trace).takes("label_shares"):
+        self._parts = [bind("trace", TRACES, spec) for spec in trace_specs(trace)] if trace else []
+        if any(part.takes("label_shares") for part in self._parts):
             raise SettingsError(f"trace {trace}: it needs the clients' labels, which an app's server has not")
         self._trace: Trace | None = None
         self._here: dict[int, ClientProxy] = {}
+        self._told = set[int]()
 
     def connect(self, grid: Grid, least: int) -> int:
         """Wait for so many nodes, as Flower does; return how many there are."""
@@ -83,10 +89,13 @@ class AppNodes:
     def _there(self, server_round: int) -> dict[int, str]:
         """Return those that the trace has there; note whose replies it loses."""
         there = {node: self.names[node] for node in self._here}
-        if not self._spec:
+        if not self._parts:
             return there
         if self._trace is None:
-            self._trace = build("trace", TRACES, self._spec, len(self.names), self._seed)
+            self.traced = self.traced or [*there.values()]
+            traces = [part.build(len(self.traced), self._seed) for part in self._parts]
+            self._trace = traces[0] if len(traces) == 1 else Combined(*traces)
+        self._tell_of_others(there)
         now, lost = availability_in(self._trace, server_round), self._trace.lost(server_round)
         if self._trace.has_late_replies or ((now.completion > 0) & (now.completion < 1)).any():
             raise SettingsError(
@@ -94,10 +103,21 @@ class AppNodes:
                 "app cannot be told; take one such as markov, in which they are there or not"
             )
         lost |= now.completion == 0
-        known = [*self.names][: self._trace.num_clients]  # nodes that come later are always there
-        away = {node for node, online in zip(known, now.online, strict=False) if not online}
-        self.lost = {node for node, loses in zip(known, lost, strict=False) if loses} - away
-        return {node: name for node, name in there.items() if node not in away}
+        away = {name for name, online in zip(self.traced, now.online, strict=True) if not online}
+        losing = {name for name, loses in zip(self.traced, lost, strict=True) if loses}
+        self.lost = {node for node, name in there.items() if name in losing - away}
+        return {node: name for node, name in there.items() if name not in away}
+
+    def _tell_of_others(self, there: Mapping[int, str]) -> None:
+        """Say once of each node that the trace does not know it."""
+        others = [node for node, name in there.items() if name not in self.traced and node not in self._told]
+        self._told.update(others)
+        if others:
+            log.warning(
+                "trace %s is of the %d clients that were there at first; node %d and %d more are always "
+                "there until their replies name one of these: raise min_available_nodes",
+                *(self._spec, len(self.traced), others[0], len(others) - 1),
+            )
 
     def identify(self, node: int, proxy: ClientProxy, result: FitRes, method: FlexibleStrategy) -> None:
         """Call a client by the name that its reply says; ValueError: another node that is here has it."""
@@ -109,5 +129,7 @@ class AppNodes:
             raise ValueError(f"it says that it is client {name}, as another node does")
         method.membership.identify(proxy.cid, name)
         self.manager.unregister(proxy)
+        if proxy.cid in self.traced and name not in self.traced:
+            self.traced[self.traced.index(proxy.cid)] = name
         proxy.cid = self.names[node] = name
         self.manager.register(proxy)

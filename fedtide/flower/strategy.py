@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -23,7 +23,7 @@ from flwr.serverapp.strategy.strategy_utils import aggregate_metricrecords
 
 import strategies
 from fedtide.base.allowed import did_you_mean
-from fedtide.base.contract import SGD, metrics
+from fedtide.base.contract import metrics
 from fedtide.base.errors import SettingsError
 from fedtide.devices.flower_compat import ErrorCode
 from fedtide.engine.checkpoints.store import CheckpointStore
@@ -31,7 +31,8 @@ from fedtide.flower.messages import RATES, NamedArrays
 from fedtide.flower.nodes import AppNodes
 from fedtide.flower.tasks import AppTasks
 from strategies import FlexibleStrategy, Layout, Options
-from strategies.core.app import FlowerArguments
+from strategies.core.app import FlowerArguments, is_plain
+from strategies.core.layers import Layer
 from strategies.core.parameters import FlatParameters
 from strategies.core.round import ClientFailure, is_news
 from strategies.core.state import nested, within
@@ -94,7 +95,7 @@ class MethodStrategy(FedAvg):
     ) -> None:
         super().__init__(**{key: value for key, value in arguments.items() if key in FLOWERS})
         self.options = {key: value for key, value in arguments.items() if key not in FLOWERS}
-        _check_arguments(self.options)
+        _check_arguments(arguments, self.options)
         self.method, self.buffers, self.learning_rate = method, tuple(buffers), learning_rate
         self.name = method if isinstance(method, str) else method.__name__
         self.client_rule = client_rule
@@ -160,9 +161,10 @@ class MethodStrategy(FedAvg):
         if self.fraction_train == 0.0:
             return []
         config["server-round"] = server_round = server_round + self.done
-        least = max(self.min_available_nodes, self.min_train_nodes, 1)
-        number = self.nodes.connect(grid, least)
+        asked = self.options.get("clients_per_round", self.min_train_nodes)
+        number = self.nodes.connect(grid, max(self.min_available_nodes, asked, 1))
         tasks = self._tasks or self._begin(arrays, config)
+        self._follow_rate(tasks, config)
         if arrays is not self._arrays:  # changed outside, as by differential privacy
             self._arrays, self._parameters = arrays, tasks.names.parameters(arrays)
         tasks.begin(self._parameters, self._arrays)
@@ -204,6 +206,8 @@ class MethodStrategy(FedAvg):
                 if not (reply.has_error() and reply.error.code in AWAY):
                     unusable.append((proxy.cid, why[node]))
                 continue
+            if result.metrics.get(metrics.RESYNC):
+                self._tell(server_round, node, f"has lost what it keeps for {self.name}, and starts anew")
             del waiting[node]
             results.append((proxy, result))
             contents[proxy.cid] = reply.content
@@ -211,7 +215,7 @@ class MethodStrategy(FedAvg):
         failures: list[Any] = []
         for node, (proxy, _) in waiting.items():
             failures.append(ClientFailure(proxy.cid, why[node]))
-            self._tell(server_round, node, why[node])
+            self._tell(server_round, node, f"takes no part: {why[node]}")
         parameters, numbers = self.strategy.aggregate_fit(server_round, results, failures)
         if parameters is not self._parameters:
             self._parameters = cast(FlatParameters, parameters)
@@ -229,9 +233,9 @@ class MethodStrategy(FedAvg):
         counted = [found for name, found in contents.items() if self.strategy.roster.find(name) in active]
         if self.train_metrics_aggr_fn is aggregate_metricrecords:
             counted = _with_the_same_metrics(counted)
-        of_clients = self.train_metrics_aggr_fn(counted, self.weighted_by_key) if counted else {}
+        of_clients = self.train_metrics_aggr_fn(counted, self.weighted_by_key) if counted else None
         numbers.pop(metrics.TRAIN_LOSS, None)  # the clients' own numbers have it, by their name
-        return self._arrays, MetricRecord({**cast(dict[str, int], numbers), **of_clients})
+        return self._arrays, MetricRecord({**cast(dict[str, int], numbers), **(of_clients or {})})
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -265,7 +269,13 @@ class MethodStrategy(FedAvg):
         rate_key = next((key for key in RATES if key in config), "")
         rate = cast(float, config[rate_key]) if rate_key else self.learning_rate
         self.strategy = self._made(names.parameters(arrays), rate)
-        if rate is None and (self.strategy.rule is not SGD or "lr_schedule" in self.options):
+        mu = {"mu": getattr(self.strategy.options, "mu", 0.0)}
+        if not self.num_rounds and not self._sends_its_model():
+            raise SettingsError(
+                f"{self.name}: inside another strategy, what is evaluated and returned would be the weights "
+                "that clients start from, not its model"
+            )
+        if rate is None and (not is_plain(self.strategy.rule.name, mu) or "lr_schedule" in self.options):
             raise SettingsError(
                 f"{self.name} needs the clients' learning rate: put it into train_config as 'lr', or give "
                 "fedtide.strategy a learning_rate"
@@ -280,26 +290,36 @@ class MethodStrategy(FedAvg):
             rate_key,
             rate,
             0 if "local_epochs" in self.options else steps,
-            not {"local_steps", "local_epochs"}.isdisjoint(self.options),
+            self.strategy.knows_steps,
             self.client_rule == "checked",
         )
         self._arrays = arrays
         self._parameters = cast(FlatParameters, self.strategy.initialize_parameters(self.nodes.manager))
         return self._tasks
 
+    def _follow_rate(self, tasks: AppTasks, config: ConfigRecord) -> None:
+        """Go on with the rate that the app has written to its `train_config` between two rounds."""
+        if tasks.rate_key and (rate := cast(float, config[tasks.rate_key])) != tasks.rate:
+            self.strategy.options = replace(self.strategy.options, learning_rate=rate)
+            tasks.rate = rate
+
     def _resumed(self, arrays: ArrayRecord, config: ConfigRecord) -> ArrayRecord:
         """Take over the state of the checkpoint, if there is one; return the arrays to start from."""
-        if self._store:
-            self._store.folder.mkdir(parents=True, exist_ok=True)
-        found = self._store.load() if self._store else None
-        if found is None:
+        if not self._store:
+            return arrays
+        self._store.folder.mkdir(parents=True, exist_ok=True)
+        if (found := self._store.load()) is None:
             return arrays
         for said in found.damaged:
             log.warning("checkpoint: %s", said)
         if (was := found.state.get("training")) != (now := self._training):
             raise SettingsError(f"checkpoint: the training that is kept there is {was}, not {now}")
         tasks = self._begin(arrays, config)
-        self.strategy.load_state_dict(within("method", found.state))
+        try:
+            self.strategy.load_state_dict(within("method", found.state))
+        except ValueError as error:
+            raise SettingsError(f"checkpoint {self._store.folder}: {error}") from None
+        self.nodes.traced = found.state.get("traced", [])
         self.nodes.names = dict(zip(found.state["nodes"], found.state["names"], strict=True))
         self.done, self._any_counted = found.round, self.strategy.version > 0
         self._parameters = cast(FlatParameters, self.strategy.initialize_parameters(self.nodes.manager))
@@ -310,6 +330,7 @@ class MethodStrategy(FedAvg):
     def _state(self) -> dict[str, Any]:
         """Return what a resumed training needs."""
         known = {"nodes": [*self.nodes.names], "names": [*self.nodes.names.values()]}
+        known |= {"traced": self.nodes.traced}
         return {**nested("method", self.strategy.state_dict()), **known, "training": self._training}
 
     @property
@@ -321,15 +342,20 @@ class MethodStrategy(FedAvg):
     def _evaluated(self, arrays: ArrayRecord) -> ArrayRecord:
         """Return the method's model where clients are sent these arrays."""
         tasks, method = self._tasks, self.strategy
-        if tasks is None or (method.evaluated() is method.weights and not method.layers):
+        if tasks is None or self._sends_its_model():
             return arrays
         sent = self._parameters if arrays is self._arrays else tasks.names.parameters(arrays)
         return tasks.names.record(tasks.names.layout.flatten(method.model(sent)))
 
-    def _tell(self, server_round: int, node: int, reason: str) -> None:
-        """Log why a node takes no part in a round, once for each node and kind of reason."""
-        if is_news(str(node), reason, self._logged):
-            log.warning("round %d: node %d takes no part: %s", server_round, node, reason)
+    def _sends_its_model(self) -> bool:
+        """Whether the weights that clients start from are those that are evaluated."""
+        kept = [type(layer).evaluated is Layer.evaluated for layer in self.strategy.layers]
+        return type(self.strategy).evaluated is FlexibleStrategy.evaluated and all(kept)
+
+    def _tell(self, server_round: int, node: int, said: str) -> None:
+        """Log something about a node, once for each node and kind of it."""
+        if is_news(str(node), said, self._logged):
+            log.warning("round %d: node %d %s", server_round, node, said)
 
 
 def _with_the_same_metrics(contents: Sequence[RecordDict]) -> list[RecordDict]:
@@ -349,10 +375,14 @@ def _last_line(reason: str) -> str:
     return (reason.strip().splitlines() or ["failed"])[-1]
 
 
-def _check_arguments(options: Collection[str]) -> None:
+def _check_arguments(arguments: Collection[str], options: Collection[str]) -> None:
     """Refuse what is no option of a method, but close to an argument of Flower's, or without effect here."""
+    if "clients_per_round" in options and (both := {"fraction_train", "min_train_nodes"} & {*arguments}):
+        raise SettingsError(f"give either clients_per_round or {min(both)}: each says how many are asked")
     own = {field.name for field in fields(Options)}
     for key in options:
+        if key == "initial_parameters":
+            raise SettingsError("initial_parameters: give the initial arrays to start()")
         if key in FlowerArguments.__annotations__:
             raise SettingsError(
                 f"{key} is an argument of Flower's classic FedAvg; those of its Message API are "

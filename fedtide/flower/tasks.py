@@ -45,9 +45,9 @@ class AppTasks:
     rate
         That of the clients at first; None: not known.
     local_steps
-        E as the options have it: what an app's clients do by themselves.
-    counts_steps
-        Whether E is known; otherwise a client that reports steps has done all of its own.
+        E as the options have it, what an app's clients do by themselves; 0 with `local_epochs`.
+    knows_steps
+        Whether they say so; otherwise a client that reports steps has done all of its own.
     checked
         Whether clients have to say that they have followed the method's rule.
     """
@@ -60,7 +60,7 @@ class AppTasks:
     rate_key: str
     rate: float | None
     local_steps: int
-    counts_steps: bool
+    knows_steps: bool
     checked: bool
     _records: dict[int, tuple[FlatParameters, ArrayRecord]] = field(default_factory=dict)
 
@@ -82,7 +82,7 @@ class AppTasks:
                 "put it there as 'lr'"
             )
         content = RecordDict({self.arrayrecord_key: self._records[key][1], self.configrecord_key: config})
-        if not self.is_plain(ins):
+        if not self.is_plain(ins) or (self.rate is not None and not self.rate_key):  # `Task` reads the rate
             limit = {LIMIT: ins.config[LOCAL_STEPS]} if self._limits_steps(ins) else {}
             content[OWN] = ConfigRecord({**ins.config, BUFFER_NAMES: [*self.names.buffers], **limit})
             if parameters.extra:
@@ -106,7 +106,7 @@ class AppTasks:
         told |= content.config_records.get(OWN, {})
         told.pop(metrics.ROUND, None)  # Flower's messages say what they answer
         told[metrics.DEPARTING] = bool(told.get(metrics.DEPARTING))
-        if metrics.STEPS in told and not self.counts_steps and not self._limits_steps(ins):
+        if metrics.STEPS in told and not self.knows_steps and not self._limits_steps(ins):
             told.setdefault(metrics.PLANNED, told[metrics.STEPS])
         examples = cast(int, said[self.weighted_by_key])
         return FitRes(Status(Code.OK, ""), self._parameters(content, ins), examples, told)

@@ -11,6 +11,7 @@ from flwr.server.client_manager import ClientManager
 
 from fedtide.base.allowed import Checked, CountOrZero, Share
 from fedtide.base.contract import SGD, FitConfig, metrics
+from fedtide.base.contract.fit import WIRE_NAMES
 from fedtide.base.errors import SettingsError
 from strategies.core.options import Options
 from strategies.core.replies import ReplyTable
@@ -58,15 +59,27 @@ class FlowerArguments(Checked):
         """Return a round's configuration with the app's own scalars."""
         if self.on_fit_config_fn is None:
             return config
-        return replace(config, own={**self.on_fit_config_fn(config.round), **config.own})
+        further = self.on_fit_config_fn(config.round)
+        if taken := sorted(WIRE_NAMES & further.keys()):
+            raise SettingsError(
+                f"on_fit_config_fn gives {taken[0]!r}, which every task has: give strategies.make "
+                f"{taken[0].replace('-', '_')}=..., or call it otherwise"
+            )
+        return replace(config, own={**further, **config.own})
 
-    def check_rules(self, method: str, asked: FitConfig, table: ReplyTable) -> None:
-        """Raise SettingsError if a client has not followed the rule that all were asked to follow."""
-        if self.client_rule == "trust" or is_plain(asked.rule, asked.own):
-            return
+    def check_replies(self, method: str, needs_steps: bool, asked: FitConfig, table: ReplyTable) -> None:
+        """Raise SettingsError if a client has not followed the rule of its task, or hides what is needed."""
+        checks_rule = self.client_rule == "checked" and not is_plain(asked.rule, asked.own)
         for name, result in zip(table.names, table.results, strict=True):
-            if result.status.code == Code.OK:
+            if result.status.code != Code.OK:
+                continue
+            if checks_rule:
                 check_rule(method, f"client {name}", asked.rule, result.metrics.get(metrics.RULE))
+            if needs_steps and metrics.STEPS not in result.metrics:
+                raise SettingsError(
+                    f"{method} needs the number of local steps, and client {name} does not report it: give "
+                    "local_steps=, if all do the same, or report 'steps' (docs/flower-app.md)"
+                )
 
     def metrics(self, table: ReplyTable, roster: Roster, active: Clients) -> dict[str, Scalar]:
         """Return the metrics that the app makes of those of the active clients."""

@@ -92,6 +92,7 @@ class FlexibleStrategy(Stateful, Strategy):
     suits: ClassVar[str] = ""  # what it is meant for, as the end of a sentence
     takes_layers: ClassVar[bool] = True  # whether it is w := w + D for an update D that may be changed
     late_replies: ClassVar[LateReplies] = "drop"
+    needs_steps: bool = False  # whether its formula has s_k itself, not only the share of E that it is
     replayable: ClassVar[bool] = False  # whether a method of one's own may run again, see `update_shares`
 
     def setup(self) -> None:
@@ -201,6 +202,7 @@ class FlexibleStrategy(Stateful, Strategy):
         self.weights, self.buffers = self.wire.divide(vector)
         self.version = self.round = self.at_work = self.lag = 0
         self.evaluate_fn, self.arguments = evaluate_fn, FlowerArguments()
+        self.knows_steps = True  # whether the options say how many local steps an app's clients do
         self.options = options if options is not None else self.options_type()()
         self.roster = roster if roster is not None else Roster()
         self.learning_rate = self.options.learning_rate

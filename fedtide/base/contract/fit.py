@@ -188,3 +188,4 @@ def _check(key: str, value: Any) -> None:
 _FIELDS: dict[str, tuple[str, Any]] = {
     f.name.replace("_", "-"): (f.name, f.default) for f in fields(FitConfig) if f.name != "own"
 }
+WIRE_NAMES = _FIELDS.keys()
