@@ -23,7 +23,7 @@ from clients.simulated.virtual import ClientEnvironment, VirtualClients
 from clients.single import Asked, Trained
 from fedtide.base.contract import Scalar, metrics
 from fedtide.config import Settings
-from fedtide.federation import Federation
+from fedtide.federation import Federation, ModelEnds
 from fedtide.tasks import CROSS_ENTROPY, PartitionedData, SquaredError
 from traces import Trace
 
@@ -145,7 +145,7 @@ def _matching(federation: Federation, data: LocalData, shapes: Shapes) -> tuple[
     input_shape = data.x.shape[1:]
 
     def shapes_with(num_outputs: int) -> tuple[int, Shapes]:
-        model = FlatModel(federation.model_for(input_shape, num_outputs, data.vocabulary)())
+        model = FlatModel(federation.model_builder(ModelEnds(input_shape, num_outputs, data.vocabulary))())
         return sum(p.requires_grad for p in model.module.parameters()), model.shapes
 
     trained, _ = shapes_with(data.num_classes or 2)
@@ -157,7 +157,7 @@ def _matching(federation: Federation, data: LocalData, shapes: Shapes) -> tuple[
             f"{data.source}: examples of shape {input_shape} do not fit the run's model "
             f"{federation.model_name}, whose tensors are {sent}; prepare them as the server's task has them"
         )
-    return num_outputs, federation.model_for(input_shape, num_outputs, data.vocabulary)
+    return num_outputs, federation.model_builder(ModelEnds(input_shape, num_outputs, data.vocabulary))
 
 
 @lru_cache  # once in a process

@@ -79,7 +79,7 @@ def do_steps(
             count, own = doing, y[:doing]
             at = weights_of(rule, own)
             own_rate = rate if isinstance(rate, int | float) else rate[:doing]
-        change_in_place("y", rule.step, at, of_weights(rule, gradient, own), own_rate)
+        change_in_place("y", rule.step, at, of_weights(rule, gradient, own, at), own_rate)
         done += 1
         if not deadline.allows_another(done):
             break
@@ -93,17 +93,19 @@ def weights_of(rule: SGD, y: Vector) -> Vector:
     return y if trained == y.shape[-1] else y[..., :trained]
 
 
-def of_weights(rule: SGD, oracle: Oracle, y: Vector) -> Oracle:
+def of_weights(rule: SGD, oracle: Oracle, y: Vector, weights: Vector | None = None) -> Oracle:
     """Return an oracle of the weights alone, given one of weights and buffers.
 
     A client has its buffers once, in `y`, also where a rule computes gradients at several models: each
-    updates them.
+    updates them. `weights` are those of `y`: at them the model may change itself, as to limit norms.
     """
     trained = rule.weights.shape[-1]
     if trained == y.shape[-1]:
         return oracle
 
     def without_buffers(at: Vector) -> Vector:
+        if at is weights:
+            return oracle(y)[..., :trained]
         whole = concatenate(at, y[..., trained:])
         value = oracle(whole)[..., :trained]
         y[..., trained:] = whole[..., trained:]

@@ -145,19 +145,9 @@ class Federation:
         data = self.data
         return ModelEnds(data.input_shape, data.num_outputs, getattr(data, "vocabulary", 0))
 
-    def model_builder(self) -> Callable[[], nn.Module]:
-        """Return a function that makes the model for the data, with initial weights drawn from the seed."""
-        return self.model_for(*self.model_ends)
-
-    def model_for(
-        self, input_shape: tuple[int, ...], num_outputs: int, vocabulary: int = 0
-    ) -> Callable[[], nn.Module]:
-        """Return a function that makes the model for inputs of this shape; see `model_builder`."""
-        options = dict(self.model.options)
-        if self.model.takes("vocabulary") and not options.get("vocabulary"):
-            options["vocabulary"] = vocabulary
-        make = partial(self.model.factory, input_shape, num_outputs, **options)
-        return partial(initialise, make, self.settings.seed)
+    def model_builder(self, ends: ModelEnds | None = None) -> Callable[[], nn.Module]:
+        """Return a function that makes the model, by default for the data, see `model_maker`."""
+        return model_maker(self.model, self.settings.seed, ends or self.model_ends)
 
     def divided(self, holdout: float) -> FederatedData:
         """Load the data and divide them among all clients, each of which holds out a share of its own."""
@@ -219,6 +209,15 @@ class Federation:
             _, labels = data.train_set(np.array([client]))
             counts[client] = np.bincount(labels, minlength=data.num_outputs)
         return np.asarray(counts / np.maximum(counts.sum(axis=1, keepdims=True), 1))
+
+
+def model_maker(model: Part, seed: int, ends: ModelEnds) -> Callable[[], nn.Module]:
+    """Return a function that makes a model for some data, with initial weights drawn from the seed."""
+    options = dict(model.options)
+    if model.takes("vocabulary") and not options.get("vocabulary"):
+        options["vocabulary"] = ends.vocabulary
+    make = partial(model.factory, ends.input_shape, ends.num_outputs, **options)
+    return partial(initialise, make, seed)
 
 
 def _never(settings: Settings) -> tuple[int, ...]:

@@ -230,6 +230,27 @@ cumulative_batch_norm = _sequence(  # its mean is over all batches, which an int
 )
 
 
+class Limited(nn.Linear):
+    """Keeps the norms of its weights small by setting them anew, as EEGNet's layers do."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.weight.data = torch.renorm(self.weight.data, p=2, dim=0, maxnorm=0.1)
+        return super().forward(x)
+
+
+class Clamped(nn.Linear):
+    """Keeps its weights small in place."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            self.weight.clamp_(-0.02, 0.02)
+        return super().forward(x)
+
+
+norms_limited = _sequence(lambda size, classes: [nn.Linear(size, 8), nn.ELU(), Limited(8, classes)])
+clamped_with_buffers = _sequence(lambda size, classes: [nn.BatchNorm1d(size), Clamped(size, classes)])
+
+
 class Forgetful(nn.Linear):
     """Clears its gradients in `forward`, as some write it for safety."""
 

@@ -23,6 +23,7 @@ from fedtide.api.values import setting_values
 from fedtide.engine.client_numbers import read_numbers
 from fedtide.report.__main__ import main as report
 from fedtide.tasks import digits
+from fedtide.tasks.data import test_rows as held_rows
 from strategies.fedavg import FedAvg
 from traces import RoundAvailability, Trace
 
@@ -106,6 +107,11 @@ def test_arrays_with_a_criterion_of_their_own() -> None:
         outputs = run.model()(torch.from_numpy(task.test[0])).numpy()
     assert run.accuracy == pytest.approx(((outputs > 0) == (task.test[1] > 0.5)).mean())
     assert run.accuracy > 0.95
+    marked = fedtide.Task.from_arrays(
+        x, labels > 0, clients=np.arange(200) % 6, criterion=BinaryCrossEntropy()
+    )
+    again = fedtide.run(task=marked, strategy="fedavg", trace="always", **{**SMALL, "num_rounds": 40})
+    assert again.summary["weights_sha256"] == run.summary["weights_sha256"]
     with pytest.raises(ValueError, match="targets other than 0 and 1"):
         fedtide.run(task=fedtide.Task.from_arrays(x, 2 * labels, criterion=BinaryCrossEntropy()), **SMALL)
 
@@ -395,6 +401,10 @@ def test_arrays_that_do_not_fit() -> None:
     ):
         with pytest.raises(fedtide.SettingsError, match=says):
             fedtide.Task.from_arrays(*given, **more)
+    with pytest.raises(fedtide.SettingsError, match="9223372036854775813 is beyond the integers of 64 bits"):
+        fedtide.Task.from_arrays(np.full((4, 2), 2**63 + 5, np.uint64), y).dataset()
+    rare = np.where(np.arange(40) == np.flatnonzero(held_rows(40))[0], 2, np.arange(40) % 2)
+    assert fedtide.Task.from_arrays(np.eye(40), rare).dataset().num_outputs == 3  # a class of tests alone
     with pytest.raises(fedtide.SettingsError, match=r"inputs of shape \(0,\), without a number"):
         fedtide.Task.from_arrays(x[:, :0], y).dataset()
     with pytest.raises(fedtide.SettingsError, match="not a run folder"):

@@ -1,6 +1,9 @@
 """The model of a run as a file for other programs."""
 
 import re
+import subprocess
+import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +78,56 @@ def test_a_file_with_other_outputs_is_not_kept(
     assert main([str(run), "--to", "numpy", "--output", str(tmp_path / "model.npz")]) == 2
     assert "numpy: the file gives outputs that differ by" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
+
+
+class Drifting(torch.nn.Module):
+    """Has a mean that no state_dict has, and a part that is not trained."""
+
+    mean: torch.Tensor
+
+    def __init__(self, shape: tuple[int, ...], classes: int, frozen: bool = False) -> None:
+        super().__init__()
+        self.first = torch.nn.Linear(*shape, 6).requires_grad_(not frozen)
+        self.last = torch.nn.Linear(6, classes)
+        self.register_buffer("mean", torch.zeros(6), persistent=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.first(x)
+        if self.training:
+            self.mean = 0.9 * self.mean + 0.1 * (x.detach().mean(0) + 1)
+        outputs: torch.Tensor = self.last(x - self.mean)
+        return outputs
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_a_buffer_that_no_state_has(frozen: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    x = np.random.default_rng(0).normal(size=(40, 5)).astype(np.float32)
+    task = fedtide.Task.from_arrays(x, (x[:, 0] > 0), clients=np.arange(40) % 2)
+    settings = SMALL | {"num_clients": 2, "num_rounds": 2, "run_dir": str(tmp_path / "runs")}
+    model = partial(Drifting, frozen=frozen)
+    done = fedtide.run(task=task, progress=False, report=False, **settings | {"model": model})
+    assert done.model().mean.abs().sum() > 0.1
+    loss = torch.nn.functional.cross_entropy(
+        done.model()(torch.from_numpy(task.test[0])), torch.from_numpy(task.test[1])
+    )
+    assert done.summary["final"]["loss"] == pytest.approx(float(loss), rel=1e-5)
+    with pytest.raises(fedtide.SettingsError, match=r"persistent=False"):
+        export.export(done, "numpy", tmp_path / "model.npz")
+    export.export(done, "torchscript", tmp_path / "model.pt")
+
+
+def test_a_task_of_another_program_is_not_needed(tmp_path: Path) -> None:
+    """Its run says which model it was, and how large."""
+    settings = SMALL | {"num_clients": 2, "num_rounds": 1, "run_dir": str(tmp_path / "runs")}
+    code = (
+        "import numpy as np, fedtide\n"
+        "task = fedtide.Task.from_arrays(np.eye(20), np.arange(20) % 2, clients=np.arange(20) % 2)\n"
+        f"print(fedtide.run(task=task, progress=False, report=False, **{settings!r}).path)"
+    )
+    path = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout.strip()
+    assert main([path, "--to", "numpy", "--output", str(tmp_path / "model.npz")]) == 0
 
 
 def test_errors_are_one_line(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

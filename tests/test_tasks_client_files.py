@@ -115,6 +115,14 @@ def test_texts_of_leaf(tmp_path: Path, simulate: Callable[..., Any]) -> None:
     assert len(simulate(task=f"leaf:folder={tmp_path}", **changes).rounds) == 3
 
 
+def test_classes_may_be_named_by_bytes(tmp_path: Path) -> None:
+    for k in range(2):
+        np.savez(tmp_path / f"{k}.npz", x=np.ones((5, 1)), y=np.array([b"v", b"u", b"v", b"w", b"u"]))
+    data = data_of(f"npz:folder={tmp_path}", 2)
+    labels = np.concatenate([data.train_set(np.arange(2))[1], data.test[1]])
+    assert (np.bincount(labels) == [4, 4, 2]).all()
+
+
 @pytest.mark.parametrize(
     ("arrays", "says"),
     [

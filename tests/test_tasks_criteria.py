@@ -14,7 +14,7 @@ from clients.gradients.chain import Chain
 from clients.gradients.flat import FlatModel, as_tensor
 from clients.gradients.linear import StackedLinear
 from clients.gradients.oracle import Loop, Vmap
-from clients.simulated.evaluation import check_outputs
+from clients.simulated.evaluation import check_memory, check_outputs
 from fedtide.tasks import (
     BinaryCrossEntropy,
     Criterion,
@@ -163,6 +163,41 @@ def test_a_criterion_returns_a_number_for_each_example(name: str, shape: Any) ->
     )
     with pytest.raises(ValueError, match=says):
         check_outputs(FlatModel(nn.Linear(3, 3), criterion=criterion), data)
+
+
+class Smoothed(CrossEntropy):
+    """Cross-entropy with a third of the probability shared by all classes."""
+
+    def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return functional.cross_entropy(outputs, targets, reduction="none", label_smoothing=1 / 3)
+
+
+@pytest.mark.parametrize("kind", [Loop, Vmap, StackedLinear, Chain])
+def test_a_cross_entropy_of_ones_own_is_what_is_minimised(kind: Any) -> None:
+    x, y = torch.from_numpy(np.float32(X)), torch.from_numpy(Y)
+    layer = nn.Linear(3, 3)
+    model = FlatModel(nn.Sequential(nn.Flatten(), layer), criterion=Smoothed())
+    functional.cross_entropy(layer(x), y, label_smoothing=1 / 3).backward()  # type: ignore[no-untyped-call]
+    expected = torch.cat([layer.weight.grad.ravel(), layer.bias.grad])  # type: ignore[union-attr]
+    batch = Batch(x[None], y[None], torch.full((1, len(y)), 1 / len(y)), np.array([len(y)]))
+    gradient, loss = kind(model).gradient(model.vector[None].clone(), batch)
+    np.testing.assert_allclose(gradient[0], expected, rtol=1e-4, atol=1e-6)
+    smoothed = functional.cross_entropy(layer(x), y, label_smoothing=1 / 3)
+    assert float(loss[0]) == pytest.approx(float(smoothed), rel=1e-5)
+
+
+def test_a_model_that_draws_in_evaluation_is_refused() -> None:
+    """Its scores would be others each time."""
+
+    class Careless(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(functional.dropout(x, 0.5))
+
+    data = PartitionedData.divide((np.float32(X), Y), (np.float32(X), Y), 3, [np.arange(4)], 0.0, 0)
+    with pytest.raises(
+        ValueError, match=r"draws random numbers in evaluation, too: .* training=self\.training"
+    ):
+        check_memory(FlatModel(Careless(3, 3)), data)
 
 
 def test_splits_must_be_alike() -> None:

@@ -10,6 +10,7 @@ from PIL import Image
 
 import fedtide
 from clients.device.local_data import DataSpec, read
+from fedtide.base.images import opened, pixels_of, stacked
 from fedtide.config import Settings
 from fedtide.federation import Federation
 
@@ -100,6 +101,30 @@ def test_photographs_are_turned_as_the_camera_was_held(tmp_path: Path) -> None:
     assert sum(np.array_equal(image, np.rot90(pixels, -1)) for image in found) == 2
 
 
+def test_images_of_16_bits_are_turned_too(tmp_path: Path) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    file = tmp_path / "a.png"
+    Image.fromarray(np.arange(12, dtype=np.uint16).reshape(3, 4) * 1000).save(file, exif=exif)
+    with opened(file) as image:
+        (pixels,) = pixels_of(image)
+    np.testing.assert_array_equal(pixels, np.rot90(np.arange(12).reshape(3, 4) * 1000, -1))
+
+
+@pytest.mark.parametrize("colours", ["1.png", "0.png"])
+def test_grey_images_among_those_in_colour(colours: str, tmp_path: Path) -> None:
+    """Whichever comes first."""
+    red = np.zeros((4, 4, 3), np.uint8)
+    red[..., 0], pixels = 200, grey()
+    save(tmp_path / colours, red)
+    save(tmp_path / ("0.png" if colours == "1.png" else "1.png"), pixels)
+    files = sorted(tmp_path.iterdir())
+    found = stacked((Image.open(file) for file in files), 2, 0, "all", str)
+    in_colour, turned = (found[1], found[0])[:: 1 if colours == "1.png" else -1]
+    np.testing.assert_array_equal(in_colour, red.transpose(2, 0, 1))
+    np.testing.assert_array_equal(turned, np.stack([pixels] * 3))
+
+
 def test_fedscale_maps_files_to_clients(tmp_path: Path) -> None:
     for split, rows in (("train", [(7, "a", 2), (7, "b", 0), (12, "c", 2)]), ("test", [(99, "d", 0)])):
         lines = ["client_id,sample_path,label_name,label_id"]
@@ -138,7 +163,8 @@ def test_it_trains(by_client: Any, tmp_path: Path) -> None:
     [
         ("cat/notes.txt", r"cat/notes\.txt is not an image; take it out of the folder"),
         ("cat/big.png", r"images of 4x4 and 6x6 pixels; set size="),
-        ("cat/colour.png", r"colour\.png: grey \(8 bits\) and colour \(8 bits\) images are mixed"),
+        ("cat/deeper.png", r"deeper\.png: grey \(8 bits\) and grey \(16 bits\) images are mixed"),
+        ("dog/cut.png", r"dog/cut\.png: image file is truncated"),
         ("cat/broken.png", r"broken\.png: it is not an image that can be read"),
         ("./lost.PNG", r"lost\.PNG is not in the folder of a class"),
         (
@@ -159,8 +185,13 @@ def test_what_is_refused(change: str, says: str, tmp_path: Path) -> None:
         (folder / change).parent.mkdir(parents=True, exist_ok=True)
         (folder / change).write_bytes(b"no image")
         if not change.endswith(("notes.txt", "broken.png")):
-            size = 6 if "big" in change else 4
-            save(folder / change, np.dstack([grey()] * 3) if "colour" in change else grey(size))
+            size = 6 if "big" in change else 40 if "cut" in change else 4
+            save(folder / change, grey(size).astype(np.uint16) if "deeper" in change else grey(size))
+        if "cut" in change:
+            (folder / change).write_bytes((folder / change).read_bytes()[:-30])
+            for number in range(3):
+                save(folder / "dog" / f"{number}.png", grey(40))
+                save(folder / "cat" / f"{number}.png", grey(40))
     elif change == "empty":
         (tmp_path / "empty").mkdir()
     given = tmp_path / change if "/" not in change else folder

@@ -229,8 +229,8 @@ class FlatModel:
 
     def bind(self, vector: Tensor) -> None:
         """Make the model's tensors views of a vector of shape (M,)."""
-        self._bound = vector
-        for tensor, part in zip(self._tensors, self.views(vector), strict=True):
+        self._bound, self._views = vector, self.views(vector)
+        for tensor, part in zip(self._tensors, self._views, strict=True):
             tensor.data = part
         for buffer in self._buffers:
             buffer.put_back()
@@ -281,6 +281,10 @@ class FlatModel:
             if tensor.grad is not part:  # the model, or a hook of its weights, has set another
                 part.zero_() if tensor.grad is None else part.copy_(tensor.grad)
                 tensor.grad = part
+        for tensor, part in zip(self._tensors, self._views, strict=True):
+            if tensor.data_ptr() != part.data_ptr():  # `forward` has set `weight.data`, as to limit its norm
+                part.copy_(tensor.data)
+                tensor.data = part
         for buffer in self._buffers:
             buffer.collect()
         return self._gradient, loss.detach()

@@ -121,7 +121,7 @@ def check_gradient(model: FlatModel, data: FederatedData) -> None:
 
 
 def check_memory(model: FlatModel, data: FederatedData) -> None:
-    """Raise SettingsError if a model, once tried, keeps more than its buffers from one batch to the next.
+    """Raise SettingsError if a model, once tried, keeps more than its buffers, or draws in evaluation.
 
     One object trains many clients, in an order that no setting says, and each would find what another has
     left. The same batch twice, after another one in `check_outputs`, shows it: outputs or attributes differ.
@@ -139,6 +139,14 @@ def check_memory(model: FlatModel, data: FederatedData) -> None:
         return  # it does not suit these examples, which shows when it is trained
     finally:
         model.load(kept)
+    model.module.eval()
+    draws = model.draws(inputs)
+    model.train()
+    if draws:
+        raise SettingsError(
+            "model: it draws random numbers in evaluation, too: give functions such as dropout "
+            "training=self.training"
+        )
     (outputs, before), (again, after) = tried
     where = next((name for name in before if after.get(name) != before[name]), "")
     if where or not torch.allclose(outputs, again, SIMILAR, SIMILAR, equal_nan=True):

@@ -59,7 +59,7 @@ def export(run: Run, to: str, path: Path) -> None:
     if not in_folder:
         check_replaceable(path)
     with making(path) if in_folder else replacing(path) as partial, torch.no_grad():
-        read = FORMATS[to](model, examples(EXAMPLES), partial)
+        read = FORMATS[to](run, model, examples(EXAMPLES), partial)
         unseen = [examples(1), examples(7) if ends.vocabulary else -3 * examples(2 * EXAMPLES)]
         for given in unseen:
             expected = model(given).numpy()
@@ -69,37 +69,41 @@ def export(run: Run, to: str, path: Path) -> None:
                 raise SettingsError(f"{to}: {len(given)} examples: {ends_of(error)}") from None
             off = float(np.abs(found - expected).max())
             if not off <= CLOSE * max(1.0, float(np.abs(expected).max())) < math.inf:
-                raise SettingsError(f"{to}: the file gives outputs that differ by {off:.3g} from the model's")
+                raise SettingsError(
+                    f"{to}: the file gives outputs that differ by {off:.3g} from the model's; has it buffers "
+                    "that no state_dict has (persistent=False)?"
+                )
 
 
 def _arrays(model: nn.Module) -> dict[str, NDArray[Any]]:
     return {name: tensor.detach().numpy() for name, tensor in model.state_dict().items()}
 
 
-def _restored(model: nn.Module, state: dict[str, Any]) -> Outputs:
-    """Return what the model gives with a state that was read."""
+def _restored(run: Run, state: dict[str, Any]) -> Outputs:
+    """Return what a new model gives with a state that was read."""
     import torch
 
+    model = run.initial_model().eval()
     model.load_state_dict({name: torch.as_tensor(value) for name, value in state.items()})
     return lambda example: np.asarray(model(example).detach())
 
 
-def _numpy(model: nn.Module, example: torch.Tensor, path: Path) -> Outputs:
+def _numpy(run: Run, model: nn.Module, example: torch.Tensor, path: Path) -> Outputs:
     with path.open("wb") as file:
         arrays: dict[str, Any] = _arrays(model)
         np.savez(file, **arrays)
     with np.load(path) as read:
-        return _restored(model, dict(read))
+        return _restored(run, dict(read))
 
 
-def _safetensors(model: nn.Module, example: torch.Tensor, path: Path) -> Outputs:
+def _safetensors(run: Run, model: nn.Module, example: torch.Tensor, path: Path) -> Outputs:
     from safetensors.numpy import load_file, save_file
 
     save_file({name: np.ascontiguousarray(value) for name, value in _arrays(model).items()}, path)
-    return _restored(model, load_file(path))
+    return _restored(run, load_file(path))
 
 
-def _torchscript(model: nn.Module, example: torch.Tensor, path: Path) -> Outputs:
+def _torchscript(run: Run, model: nn.Module, example: torch.Tensor, path: Path) -> Outputs:
     import torch
 
     with warnings.catch_warnings():  # newer PyTorch recommends formats that the boards' one cannot read
@@ -109,7 +113,7 @@ def _torchscript(model: nn.Module, example: torch.Tensor, path: Path) -> Outputs
     return lambda given: np.asarray(read(given).detach())
 
 
-def _onnx(model: nn.Module, example: torch.Tensor, path: Path) -> Outputs:
+def _onnx(run: Run, model: nn.Module, example: torch.Tensor, path: Path) -> Outputs:
     try:
         import onnxruntime
         import onnxscript  # noqa: F401 - PyTorch needs it
@@ -132,7 +136,7 @@ def _onnx(model: nn.Module, example: torch.Tensor, path: Path) -> Outputs:
     return lambda given: np.asarray(session.run(None, {"input": given.numpy()})[0])
 
 
-def _pretrained(to: str, model: nn.Module, example: torch.Tensor, path: Path) -> Outputs:
+def _pretrained(to: str, run: Run, model: nn.Module, example: torch.Tensor, path: Path) -> Outputs:
     """Write a language model to a folder as transformers has it, or its adapters as peft does."""
     import torch
 
@@ -153,7 +157,7 @@ def _pretrained(to: str, model: nn.Module, example: torch.Tensor, path: Path) ->
     return lambda given: np.asarray(read(given).logits)
 
 
-FORMATS: dict[str, Callable[[nn.Module, torch.Tensor, Path], Outputs]] = {
+FORMATS: dict[str, Callable[[Run, nn.Module, torch.Tensor, Path], Outputs]] = {
     "onnx": _onnx,
     "torchscript": _torchscript,
     "safetensors": _safetensors,

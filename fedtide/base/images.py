@@ -40,9 +40,15 @@ def stacked(
 ) -> NDArray[np.unsignedinteger]:
     """Return images of Pillow's as one array, shape (n, C, H, W), resized if `size` is not 0.
 
-    All are grey, or the first one is in colour; see `pixels_of`. `count` is n, `what` names all of them in
+    Grey images among those in colour become such; see `pixels_of`. `count` is n, `what` names all of them in
     messages, and `where` one. SettingsError: they are of different kinds or sizes, or too many.
     """
+
+    def check_numbers(size: int) -> None:
+        if count * size > MAX_NUMBERS:
+            total = f"{count:,} images of {size:,} numbers"
+            raise SettingsError(f"{what}: {total} are too many; set size=, or take a part")
+
     stack: NDArray[np.unsignedinteger] = np.empty(0, np.uint8)
     if count * size**2 > MAX_NUMBERS:
         raise SettingsError(
@@ -51,15 +57,16 @@ def stacked(
     for row, image in enumerate(images):
         try:
             pixels = pixels_of(image, size)
-        except ValueError as error:
+        except (OSError, ValueError) as error:  # OSError: it is damaged, which shows when it is decoded
             raise SettingsError(f"{where(row)}: {error}") from None
         if not row:
-            if count * pixels.size > MAX_NUMBERS:
-                total = f"{count:,} images of {pixels.size:,} pixels"
-                raise SettingsError(f"{what}: {total} are too many; set size=, or take a part")
+            check_numbers(pixels.size)
             stack = np.empty((count, *pixels.shape), pixels.dtype)
-        if len(pixels) < stack.shape[1] and pixels.dtype == stack.dtype:
-            pixels = np.repeat(pixels, stack.shape[1], axis=0)  # grey, among images in colour
+        if pixels.dtype == stack.dtype and len(pixels) != stack.shape[1]:  # grey, among images in colour
+            if len(pixels) > 1:
+                check_numbers(pixels.size)
+                stack = np.repeat(stack, len(pixels), axis=1)
+            pixels = np.broadcast_to(pixels, (stack.shape[1], *pixels.shape[1:]))
         if (len(pixels), pixels.dtype) != (stack.shape[1], stack.dtype):
             kinds = " and ".join(_kind_of(x) for x in (stack[0], pixels))
             raise SettingsError(f"{where(row)}: {kinds} images are mixed; convert them to one kind")
@@ -75,12 +82,16 @@ def pixels_of(image: Any, size: int = 0) -> NDArray[Any]:
 
     The type is uint8, or uint16 for 16 bits a pixel: 1 is its largest number. Transparency is left out, and
     photographs are turned as their camera was held.
-    ValueError: the range of its pixels is not known.
+    ValueError: the range of its pixels is not known. OSError: it is damaged.
     """
     from PIL import ImageOps
 
+    form = image.format
+    image.load()  # OSError: it is damaged
+    with suppress(Exception):  # of damaged EXIF data, which say nothing
+        image = ImageOps.exif_transpose(image)
     mode, grey = image.mode, image.mode in ("1", "L", "LA", "La") or _has_grey_palette(image)
-    if mode.startswith("I;16") or (mode == "I" and image.format in ("PNG", "PPM")):  # files of up to 16 bits
+    if mode.startswith("I;16") or (mode == "I" and form in ("PNG", "PPM")):  # files of up to 16 bits
         levels = np.asarray(image)
         return (_resized(levels, size) if size else levels.astype(np.uint16))[None]
     if mode.startswith(("I", "F")):
@@ -88,8 +99,6 @@ def pixels_of(image: Any, size: int = 0) -> NDArray[Any]:
             f"the range of pixels of mode {mode} is not known; save it with 8 or 16 bits a pixel"
         )
     image = image.convert("L" if grey else "RGB")
-    with suppress(Exception):  # of damaged EXIF data, which say nothing
-        image = ImageOps.exif_transpose(image)
     image = image.resize((size, size)) if size else image
     levels = np.asarray(image)
     return levels[None] if grey else levels.transpose(2, 0, 1)

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from fedtide.base import dotted
 from fedtide.base.errors import SettingsError
 from fedtide.base.files import read_arrays, read_text
+from fedtide.base.specs import bind
 from fedtide.config import Settings
 from fedtide.config.settings import RECORDED
 from fedtide.engine.history import History
@@ -27,8 +28,8 @@ from fedtide.engine.records import group_values, metrics_in
 from fedtide.engine.run_files import MAX_LINE, NAMES, read_config, read_summary, records_in, weights_file
 from fedtide.engine.run_folder import frozen_sha256
 from fedtide.engine.score import score
-from fedtide.federation import Federation, ModelEnds
-from fedtide.tasks import ACCURACY, Metric
+from fedtide.federation import Federation, ModelEnds, model_maker
+from fedtide.tasks import ACCURACY, MODELS, Metric
 
 if TYPE_CHECKING:
     import pandas
@@ -297,15 +298,13 @@ class Run:
 
         from clients.gradients.flat import exchanged
 
-        model = self._federation.model_for(*self.ends)()
+        model = self.initial_model()
         if (whole := self.path / "model.safetensors").exists():  # frozen weights are from elsewhere
             from safetensors.torch import load_file
 
             model.load_state_dict(load_file(whole))
-            if after is None:
-                return model.eval()
         elif self.summary.get("frozen_sha256") not in (None, frozen_sha256(model)):
-            named = dotted.shown(self._federation.model_name)
+            named = dotted.shown(self.settings.model or self.summary["model"])
             raise SettingsError(
                 f"{self.path}: the frozen weights of {named} are not those of the run: restore its files, or "
                 "name the commit (revision=) in config.toml"
@@ -319,6 +318,12 @@ class Run:
             for tensor, array in zip(tensors, arrays, strict=True):
                 tensor.copy_(torch.from_numpy(array))
         return model.eval()
+
+    def initial_model(self) -> nn.Module:
+        """Return the model with the weights from which the run started."""
+        named = self.settings.model or self.summary.get("model", "")
+        part = bind("model", MODELS, named) if named else self._federation.model
+        return model_maker(part, self.settings.seed, self.ends)()
 
     @cached_property
     def _federation(self) -> Federation:

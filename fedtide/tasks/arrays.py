@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedtide.base.errors import SettingsError
-from fedtide.tasks.criteria import CROSS_ENTROPY, Criterion, SquaredError
+from fedtide.tasks.criteria import CROSS_ENTROPY, BinaryCrossEntropy, Criterion, SquaredError
 from fedtide.tasks.data import Examples, are_classes, test_rows
 from fedtide.tasks.dataset import Dataset, DividedTask, Groups, Owners, default_partition, distinct
 
@@ -68,7 +68,7 @@ class Task(DividedTask):
         ValueError
             The arrays do not fit together.
         """
-        inputs, targets = _array("x", x), _numbered("y", y)
+        inputs, targets = _array("x", x), _numbered("y", y, criterion)
         given = None if clients is None else _array("clients", clients)
         grouped = None if groups is None else _array("groups", groups)
         if grouped is not None and given is None:
@@ -83,7 +83,7 @@ class Task(DividedTask):
                 )
         if test is not None:
             owners = _owners(given, grouped, np.ones(len(inputs), np.bool_))
-            held_out = _array("test inputs", test[0]), _numbered("test targets", test[1])
+            held_out = _array("test inputs", test[0]), _numbered("test targets", test[1], criterion)
             return cls((inputs, targets), held_out, owners, model, criterion)
         held = test_rows(len(inputs))
         train, held_out = ((inputs[rows], targets[rows]) for rows in (~held, held))
@@ -109,7 +109,8 @@ class Task(DividedTask):
         """Return the examples as a data set."""
         targets, criterion = self.train[1], self.criterion
         if np.issubdtype(targets.dtype, np.integer):
-            count, criterion = int(targets.max(initial=0)) + 1, criterion or CROSS_ENTROPY
+            count = int(max(part.max(initial=0) for part in (targets, self.test[1]))) + 1
+            criterion = criterion or CROSS_ENTROPY
         else:
             count, criterion = int(np.prod(targets.shape[1:])), criterion or SquaredError()
         return Dataset(self.train, self.test, count, criterion, owners=self.owners)
@@ -128,9 +129,11 @@ def _array(name: str, given: ArrayLike) -> NDArray[Any]:
     return array
 
 
-def _numbered(name: str, targets: ArrayLike) -> NDArray[Any]:
-    """Return targets, False and True as classes 0 and 1."""
+def _numbered(name: str, targets: ArrayLike, criterion: Criterion | None) -> NDArray[Any]:
+    """Return targets, False and True as classes 0 and 1; those that mark labels as floating-point numbers."""
     array = _array(name, targets)
+    if isinstance(criterion, BinaryCrossEntropy) and array.dtype.kind in "biu":
+        return array.astype(np.float32)
     return array.astype(np.int64) if array.dtype == bool else array
 
 

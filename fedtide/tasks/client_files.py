@@ -124,7 +124,7 @@ class ClientFiles(Checked, ABC):
             if joined.dtype.kind not in "iuf":
                 raise SettingsError(f"task {self.name}: targets are {joined.dtype}, not numbers")
             return [y.astype(np.float32) for y in splits], 1, SquaredError()
-        if joined.dtype.kind == "U":
+        if joined.dtype.kind in "US":
             _, numbers = np.unique(joined, return_inverse=True)
         else:
             with np.errstate(invalid="ignore"):

@@ -159,12 +159,14 @@ class CrossEntropy(Criterion):
             raise SettingsError(f"labels {least} to {most} where the task has {num_outputs} classes")
 
     def mean(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        if self._is_another:
+            return super().mean(outputs, targets)
         from torch.nn import functional
 
         return functional.cross_entropy(outputs.flatten(0, -2), targets.flatten())
 
     def total(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        if targets.dim() > 1:
+        if targets.dim() > 1 or self._is_another:
             return super().total(outputs, targets)
         from torch.nn import functional
 
@@ -172,13 +174,18 @@ class CrossEntropy(Criterion):
 
     def error(self, outputs: Tensor, targets: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
         """See `Criterion.error`: softmax minus one at the target."""
-        if targets.dim() > weights.dim():
+        if targets.dim() > weights.dim() or self._is_another:
             return super().error(outputs, targets, weights)
         log_p = outputs.log_softmax(-1)
         weights, targets = weights[..., None], targets[..., None]
         losses = (log_p.gather(-1, targets) * weights).sum((-2, -1)).neg_()
         errors = log_p.exp_().mul_(weights)
         return errors.scatter_add_(-1, targets, -weights), losses
+
+    @property
+    def _is_another(self) -> bool:
+        """Whether a class of the user's own has other losses, as with smoothed labels or weighted classes."""
+        return type(self).losses is not CrossEntropy.losses
 
 
 CROSS_ENTROPY = CrossEntropy()

@@ -178,6 +178,8 @@ def _converted(where: str, array: NDArray[Any]) -> NDArray[Any]:
     """Return an array as float32 or int64, in an order in memory that PyTorch can read."""
     array = np.asarray(array)
     if np.issubdtype(array.dtype, np.integer):
+        if array.dtype == np.uint64 and array.max(initial=0) > np.iinfo(np.int64).max:
+            raise SettingsError(f"{where}: {array.max()} is beyond the integers of 64 bits; scale them")
         return np.ascontiguousarray(array, np.int64)
     if not (np.issubdtype(array.dtype, np.floating) or array.dtype == bool):
         raise SettingsError(f"{where}: arrays of type {array.dtype}; they must be numbers")
