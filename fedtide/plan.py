@@ -224,8 +224,10 @@ def _options(settings: Settings, method: Part, parts: Mapping[str, Part]) -> Opt
         raise SettingsError(f"lr-schedule {settings.lr_schedule} gives a {type(schedule).__name__}, {advice}")
     if settings.amplify and (period := int(settings.amplify.partition(",")[0])) > settings.num_rounds:
         raise SettingsError(f"amplify: the period is {period} of only {count(settings.num_rounds, 'round')}")
-    if (general["layers"] or "initial-model" in parts) and not strategy.takes_layers:
-        raise SettingsError(f"strategy {method.name} takes no --server-opt, --amplify or --initial-model")
+    if general["layers"] and not strategy.takes_layers:
+        raise SettingsError(f"strategy {method.name} takes no --server-opt or --amplify")
+    if "initial-model" in parts and not strategy.takes_initial_model:
+        raise SettingsError(f"strategy {method.name} takes no --initial-model")
     options: Options = strategy.options_type()(**general, **method.options)
     return options
 

@@ -45,18 +45,22 @@ class AmplifiedScaffold(Scaffold):
         """Move by the mean update, and add up the raw gradients, for some of the M weights at a time."""
         clients, steps = replies.clients, replies.steps[:, None]
         share, dx = replies.mean_coefficients("uniform"), np.empty(self.layout.size)
-        c = self.control
         for at, delta, h in self.gradients.blocks(replies):
             dx[at] = share @ delta
             delta /= -self.learning_rate
             h += delta
-            direction = np.subtract(c[at], self.table.read(clients, at), out=delta)  # c - c_k
+            direction = np.subtract(self.c[at], self.table.read(clients, at), out=delta)  # c - c_k
             direction *= steps
             h -= direction
         self.weights += self.options.server_rate * dx
         self.steps = extend(self.steps, int(clients.max()) + 1, 0)
         self.steps[clients] += replies.steps
         self._end_period()
+
+    def on_restart(self) -> None:
+        """Begin a period, as the layer does: drop h_k and m_k of the one that was cut off."""
+        self.gradients = ClientTable(self.layout, self.options)
+        self.steps = np.zeros_like(self.steps)
 
     def empty_round(self) -> None:
         """Count the round: a period may end with it."""
@@ -78,8 +82,7 @@ class AmplifiedScaffold(Scaffold):
         for start in range(0, len(active), _ROWS):
             some = active[start : start + _ROWS]
             self.table.write(some, self.gradients.read(some) / self.steps[some][:, None])
-        self.gradients = ClientTable(self.layout, self.options)
-        self.steps = np.zeros_like(self.steps)
+        self.on_restart()
 
 
 @dataclass(frozen=True, kw_only=True)

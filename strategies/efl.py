@@ -53,7 +53,7 @@ class EFL(FlexibleStrategy):
         sends="packed",
         extra=2,  # u_k and v_k
     )
-    takes_layers = False  # its D is what the clients' residuals are about
+    takes_layers = takes_initial_model = False  # its D is what the clients' residuals are about
     saved = ("residual", "precision", "weighted", "drift", "availability", "losses")
 
     def setup(self) -> None:

@@ -103,7 +103,8 @@ class LeastRepresented(Selection):
 
     def choose(self, eligible: Clients, count: int, server_round: int, rng: np.random.Generator) -> Clients:
         weights, rates = self.method.options.weights, self.method.rates
-        score = self.roster.share(eligible, weights) / rates[eligible]
+        with np.errstate(divide="ignore"):  # nobody has been there yet: infinitely many are due
+            score = self.roster.share(eligible, weights) / rates[eligible]
         least = np.partition(score, -count)[-count]
         above, equal = np.flatnonzero(score > least), np.flatnonzero(score == least)
         return np.asarray(eligible[np.concatenate([above, equal[: count - len(above)]])])

@@ -28,6 +28,7 @@ class FedACG(FlexibleStrategy):
     options: FedACGOptions
     rule = FedProx.rule
     saved = ("m",)
+    takes_layers = False  # w = z - beta m is evaluated, which holds only if z moves by D + beta m
 
     def setup(self) -> None:
         """Start with m = 0."""

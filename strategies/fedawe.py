@@ -41,7 +41,7 @@ class FedAWE(FlexibleStrategy):
     suits = "rates of participation that change with time, when the server cannot keep a vector per client"
     options: FedAWEOptions
     saved = ("models", "last", "total")
-    takes_layers = False  # there is no model that all clients start from
+    takes_layers = takes_initial_model = False  # there is no model that all clients start from
     late_replies = "take"
 
     def setup(self) -> None:

@@ -40,6 +40,7 @@ class Scaffold(FlexibleStrategy):
     def setup(self) -> None:
         """Start with c = c_i = 0."""
         self.table = SummedTable(self.layout, self.options)  # c_i
+        self.c: Vector = np.zeros(self.layout.size)  # as the round's clients are sent it
 
     @property
     def control(self) -> Vector:
@@ -47,17 +48,22 @@ class Scaffold(FlexibleStrategy):
         mean: Vector = self.table.total / max(1, self.roster.num_contributors)
         return mean
 
+    def shared_task(self) -> Task:
+        """Return what the rule needs; keep c for the round, as replies that say who has data change N."""
+        self.c = self.control
+        return super().shared_task()
+
     def task(self, client: int) -> Task | None:
         """Return c - c_i; nothing while both are zero."""
         if not len(self.table):
             return None
         (own,) = self.table.read(np.array([client]))
-        return Task(arrays=((self.control - own).astype(self.layout.dtype),))
+        return Task(arrays=((self.c - own).astype(self.layout.dtype),))
 
     def update(self, replies: Replies) -> None:
         """Algorithm 1, lines 12 to 17, for some of the M weights at a time."""
         per_delta = -1 / (self.learning_rate * replies.steps)[:, None]
-        each, dx, c = np.ones(len(replies)), np.empty(self.layout.size), self.control
+        each, dx, c = np.ones(len(replies)), np.empty(self.layout.size), self.c
         for at, dy, c_i in self.table.blocks(replies):
             dx[at] = each @ dy / len(replies)  # line 16
             dy *= per_delta

@@ -30,7 +30,7 @@ class SequentialSGD(FlexibleStrategy):
     """
 
     suits = "comparison: what could be had if all data were in one place"
-    takes_layers = False  # nobody sends an update
+    takes_layers = takes_initial_model = False  # nobody sends an update
     trainer: Trainer  # to be set before the first round
 
     def select(self, available: Clients) -> Clients:

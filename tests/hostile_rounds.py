@@ -108,7 +108,11 @@ class Campaign:
             **{**layers, **rng.choice(LIMITS), **rng.choice(SELECT), **rng.choice([{}, *OWN.get(name, [])])},
         }
         self.stock, self.dtype = rng.choice([False, False, True]), rng.choice([np.float32, np.float64])
+        clips = self.options.pop("outliers", "")
         self.side = self.make()
+        if clips and not self.side.strategy.rule.remembers:
+            self.options["outliers"] = clips
+            self.side = self.make()
         self.rounds: list[Round] = []
         self.weights: list[np.ndarray] = []
         self.under_way: dict[int, FitIns] = {}

@@ -4,9 +4,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fakes import M, N, Rounds, delta, make
+from fakes import START, M, N, Rounds, delta, make
+from flwr.common import ndarrays_to_parameters
 
+import strategies
 from fedtide.base.specs import bind
+from strategies import Roster
 from strategies.parts.server_optimizers import SERVER_OPTIMIZERS
 from strategies.registry import layers_of
 
@@ -23,6 +26,21 @@ def weights_of(name: str, **options: Any) -> np.ndarray:
 def test_a_period_of_one_round_is_scaffold() -> None:
     got = weights_of("amplified-scaffold", period=1, gamma=1.0)
     np.testing.assert_allclose(got, weights_of("scaffold"), rtol=1e-12)
+
+
+def test_another_model_begins_another_period() -> None:
+    """By hand: of the old period nothing counts, and c_i is then the mean gradient of the new one."""
+    options: dict[str, Any] = {"period": 4, "gamma": 1.0, "initial_model": "two-norm"}
+    options |= {"local_steps": 1, "learning_rate": 1.0}
+    start, roster = ndarrays_to_parameters(START), Roster(np.array([10] * 4))
+    rounds = Rounds(strategies.make("amplified-scaffold", start, roster, **options))
+    for _ in range(2):
+        rounds.play({0: np.full(M, -100.0), 1: np.full(M, -100.0)})
+    rounds.play({0: np.full(M, -1.0), 1: np.full(M, -1.0)}, departed=[2, 3])  # asked about another model
+    for _ in range(4):
+        rounds.play({0: np.full(M, -1.0), 1: np.full(M, -1.0)})
+    table: Any = rounds.strategy.table  # type: ignore[attr-defined]
+    np.testing.assert_allclose(table.read(np.array([0, 1])), 1.0)
 
 
 @pytest.mark.parametrize("departure", ["include", "exclude"])

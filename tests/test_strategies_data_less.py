@@ -70,6 +70,20 @@ def test_one_that_gets_data_is_a_new_member(name: str) -> None:
         check(rounds, name)
 
 
+@pytest.mark.parametrize("name", ["scaffold", "amplified-scaffold"])
+def test_c_is_that_of_the_task_where_a_reply_changes_n(name: str) -> None:
+    """By hand, with eta = 1 and one step: c_i+ is the raw gradient, whoever else turns out to have data."""
+    options = {"period": 1, "gamma": 1.0} if name == "amplified-scaffold" else {}
+    rounds = begin(name, learning_rate=1.0, **options)
+    rounds.play({0: np.full(M, -1.0), 1: np.full(M, -3.0)})  # c_0 = 1, c_1 = 3, c = 4 / 3
+    asked = rounds.ask([0, 3])
+    # Client 0 steps by -(5 - 1 + c), client 3, which has got data, by -(7 - 0 + c).
+    sent = (reply(asked[0], np.full(M, -4 - 4 / 3), 10), reply(asked[3], np.full(M, -7 - 4 / 3), 10))
+    rounds.hear((0, sent[0]), (3, sent[1]))
+    table: Any = rounds.strategy.table  # type: ignore[attr-defined]
+    np.testing.assert_allclose(table.read(np.array([0, 3])), [[5.0] * M, [7.0] * M], rtol=1e-6)
+
+
 @pytest.mark.parametrize("name", ["scaffold", "mimic", "fedgate", "mifa", "fedlaavg"])
 def test_one_that_says_so_is_not_counted(name: str) -> None:
     """Also if it was registered with data, as long as no reply of it has counted."""

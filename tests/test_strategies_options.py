@@ -53,9 +53,12 @@ from strategies.parts.server_optimizers import Adam
             "initial-model two-norm: min-change is 2.0; it must",
         ),
         ("fedavg initial_model='two-norm:W=1'", "initial-model two-norm has no option 'W'; known: V, R"),
-        ("efl initial_model='two-norm'", "EFL takes no server_opt, amplify or initial_model"),
-        ("efl server_opt='adam'", "EFL takes no server_opt, amplify or initial_model"),
-        ("fedawe amplify='2,2'", "FedAWE takes no server_opt, amplify or initial_model"),
+        ("efl initial_model='two-norm'", "EFL takes no initial_model"),
+        ("efl server_opt='adam'", "EFL takes no server_opt or amplify"),
+        ("fedawe amplify='2,2'", "FedAWE takes no server_opt or amplify"),
+        ("fedacg server_opt='sgd:rate=0.5'", "FedACG takes no server_opt or amplify"),
+        ("feddyn outliers='clip'", "FedDyn: with outliers=clip, the server would take in other updates"),
+        ("mimic outliers='clip', memory='client'", "MimiC.*: with outliers=clip"),
     ],
 )
 def test_errors_say_what_is_allowed(spec: str, says: str) -> None:

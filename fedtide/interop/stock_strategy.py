@@ -65,7 +65,7 @@ class StockStrategy(FlexibleStrategy):
     """
 
     saved = ("attributes",)
-    takes_layers = False
+    takes_layers = takes_initial_model = False
     factory: ClassVar[Callable[..., Strategy]]
     parameters: ClassVar[Mapping[str, inspect.Parameter]]
     own_options: ClassVar[type[Options]]

@@ -19,6 +19,7 @@ from flwr.server.strategy import Strategy
 from numpy.typing import NDArray
 
 from fedtide.base.contract import SGD, Rule
+from fedtide.base.errors import SettingsError
 from strategies.core.app import FlowerArguments
 from strategies.core.coordinator import Coordinator
 from strategies.core.members import Members
@@ -91,6 +92,7 @@ class FlexibleStrategy(Stateful, Strategy):
     rule: Rule = SGD  # an option may choose another in `setup`
     suits: ClassVar[str] = ""  # what it is meant for, as the end of a sentence
     takes_layers: ClassVar[bool] = True  # whether it is w := w + D for an update D that may be changed
+    takes_initial_model: ClassVar[bool] = True  # whether it can begin anew from another model
     late_replies: ClassVar[LateReplies] = "drop"
     needs_steps: bool = False  # whether its formula has s_k itself, not only the share of E that it is
     replayable: ClassVar[bool] = False  # whether a method of one's own may run again, see `update_shares`
@@ -210,14 +212,22 @@ class FlexibleStrategy(Stateful, Strategy):
         self.report = RoundReport()
         self.membership, self.tasks = Members(self), OpenTasks(self.wire)
         self.norms = NormLimit(self.options.max_update_norm, self.options.outliers == "clip")
-        if not self.takes_layers and (self.options.layers or self.options.initial_model):
-            raise ValueError(f"{type(self).__name__} takes no server_opt, amplify or initial_model")
+        name = type(self).__name__
+        if self.options.layers and not self.takes_layers:
+            raise SettingsError(f"{name} takes no server_opt or amplify")
+        if self.options.initial_model and not self.takes_initial_model:
+            raise SettingsError(f"{name} takes no initial_model")
         self.layers = [layer(self.weights) for layer in self.options.layers]
         make_initial = self.options.initial_model
         self.initial_model = make_initial(self.layout, self.weights) if make_initial else None
         self.selection = self.options.select(self.roster, self.options.seed) or self.own_selection()
         self.coordinator = Coordinator(self)
         self.setup()
+        if self.norms.clip and self.rule.remembers:
+            raise SettingsError(
+                f"{name}: with outliers=clip, the server would take in other updates than those that its "
+                "clients remember; outliers=refuse refuses them"
+            )
 
     @classmethod
     def options_type(cls) -> type[Options]:
