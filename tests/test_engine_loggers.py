@@ -219,7 +219,7 @@ def test_refused_before_anything_is_trained(
 class Failing(Logger):
     """A logger whose server goes away in round 2."""
 
-    module, package = "json", "json"
+    module = "json"
 
     def round(self, record: Any) -> None:
         if record["round"] >= 2:

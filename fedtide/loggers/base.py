@@ -23,8 +23,7 @@ class Logger(Observer):
         The run's name, its folder, and the last round before it was resumed.
     """
 
-    module: ClassVar[str]  # what `start` imports, and
-    package: ClassVar[str]  # what has to be installed for it; loggers of the user's own need neither
+    module: ClassVar[str]  # what `start` imports, of a package with the logger's name; not of the user's own
 
     def __init__(self, run: LoggedRun) -> None:
         self.run = run

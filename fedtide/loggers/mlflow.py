@@ -23,11 +23,10 @@ class MLflow(Logger):
     The experiment is MLFLOW_EXPERIMENT_NAME, by default fedtide.
     """
 
-    module, package = "mlflow", "mlflow"
+    module = "mlflow"
     _id, _status = "", "FAILED"
 
     def start(self, settings: Settings) -> None:
-        """Create the run, with the settings as its parameters."""
         # By default it tries for four minutes, in which the run would stand still.
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
         from mlflow import MlflowClient
@@ -49,19 +48,16 @@ class MLflow(Logger):
         self._client.log_batch(self._id, params=parameters)
 
     def round(self, record: Record) -> None:
-        """Add the numbers of a round."""
         self._add(scalars(record), record["round"])
         if time.monotonic() - self._flushed > FLUSH_SECONDS or len(self._waiting) > BATCH:
             self._flush()
 
     def finish(self, summary: dict[str, Any]) -> None:
-        """Add the final numbers."""
         self._add(finals(summary), summary["rounds"])
         failed = "FAILED" if "failed" in summary else "FINISHED"
         self._status = "KILLED" if summary["interrupted"] else failed
 
     def close(self) -> None:
-        """Send the rest, and how the run ended."""
         if self._id:
             self._flush()
             with redirect_stdout(sys.stderr):  # it may print where the run is to be seen

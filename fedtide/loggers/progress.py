@@ -38,29 +38,24 @@ class ProgressReport(Observer):
         self._bar = progress_bar("round ", console)
 
     def start(self, settings: Settings) -> None:
-        """Show the progress bar."""
         self.num_rounds, self.until = settings.num_rounds, settings.until
         holder = "driver " if settings.engine == "ray" else ""
         self._task = self._bar.add_task("", total=settings.num_rounds, holder=holder)
         self._bar.start()
 
     def finish(self, summary: dict[str, Any]) -> None:
-        """Show the results, below the progress bar."""
         self._bar.stop()
         self.console.print(final_table(summary, self.failures, self._virtual_seconds))
 
     def close(self) -> None:
-        """Let go of the terminal."""
         self._bar.stop()
 
     def recall(self, record: Record) -> None:
-        """Count a round that was shown before the run was interrupted."""
         self._virtual_seconds = record.get("virtual_seconds")
         self._boards |= record.get("names", {})
         self.failures.update(record.get("failed", {}).values())
 
     def round(self, record: Record) -> None:
-        """Show one round."""
         server_round, known = record["round"], len(self.failures)
         self.recall(record)
         for reason in [*self.failures][known:MOST_REASONS]:  # others follow in the table

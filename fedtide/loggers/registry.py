@@ -38,20 +38,20 @@ def logger_types(log: str) -> dict[str, type[Logger]]:
             raise SettingsError(f"log {name}: loggers take no options")
         found[name] = find("log", LOGGERS, name)
         if name in LOGGERS:
-            _require(name, found[name])
+            _require(name, found[name].module)
     return found
 
 
-def _require(name: str, logger: type[Logger]) -> None:
+def _require(name: str, module: str) -> None:
     try:
-        module = import_module(logger.module)
+        imported = import_module(module)
     except ImportError as error:
         reason = f" ({' '.join(str(error).split())})"
     else:
-        if getattr(module, "__file__", None):
+        if getattr(imported, "__file__", None):
             return
         reason = ""  # a folder of this name, such as Weights & Biases leaves, is not a package
-    raise SettingsError(f"--log {name}: the package is not installed{reason}; pip install {logger.package}")
+    raise SettingsError(f"--log {name}: the package is not installed{reason}; pip install {name}")
 
 
 class Guarded(Observer):

@@ -14,11 +14,10 @@ FLUSH_SECONDS = 10  # so that curves grow during the run
 class TensorBoard(Logger):
     """TensorBoard: event files in the run folder, which `tensorboard --logdir runs` shows."""
 
-    module, package = "torch.utils.tensorboard", "tensorboard"
+    module = "torch.utils.tensorboard"
     _writer: Any = None
 
     def start(self, settings: Settings) -> None:
-        """Open the event file."""
         from torch.utils.tensorboard import SummaryWriter
 
         self._settings = settings
@@ -27,12 +26,10 @@ class TensorBoard(Logger):
         self._writer = SummaryWriter(str(self.run.folder), purge_step=purge, flush_secs=FLUSH_SECONDS)
 
     def round(self, record: Record) -> None:
-        """Add the numbers of a round."""
         for name, value in scalars(record).items():
             self._writer.add_scalar(name, value, record["round"])
 
     def finish(self, summary: dict[str, Any]) -> None:
-        """Add the settings and the final numbers, for the view of hyperparameters."""
         from torch.utils.tensorboard.summary import hparams
 
         final = finals(summary)
@@ -43,6 +40,5 @@ class TensorBoard(Logger):
             self._writer.add_scalar(name, value, summary["rounds"])
 
     def close(self) -> None:
-        """Write the rest and close the file."""
         if self._writer is not None:
             self._writer.close()

@@ -17,12 +17,11 @@ class WandB(Logger):
     The project is WANDB_PROJECT, by default fedtide.
     """
 
-    module, package = "wandb", "wandb"
+    module = "wandb"
     _run: Any = None
     _exit_code = 1
 
     def start(self, settings: Settings) -> None:
-        """Create the run, with the settings as its configuration."""
         import wandb
 
         self._run = wandb.init(
@@ -37,15 +36,12 @@ class WandB(Logger):
         )
 
     def round(self, record: Record) -> None:
-        """Add the numbers of a round."""
         self._run.log(scalars(record), step=record["round"])
 
     def finish(self, summary: dict[str, Any]) -> None:
-        """Add the final numbers."""
         self._run.summary.update(finals(summary))
         self._exit_code = int(summary["interrupted"] or "failed" in summary)
 
     def close(self) -> None:
-        """Send the rest, and whether the run failed."""
         if self._run is not None:
             self._run.finish(exit_code=self._exit_code)
