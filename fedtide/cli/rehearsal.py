@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ from fedtide.base.wording import count, plain, say
 from fedtide.cli.fleet import SUPERLINK, Deployment, deadline, deployment, describe_log
 from fedtide.comparison.comparison import Comparison
 from fedtide.comparison.results import Estimate, Row
-from fedtide.comparison.tables import mean_and_deviation, number_of, signed
+from fedtide.comparison.tables import difference_and_interval, mean_and_deviation, number_of
 from fedtide.comparison.tuning import Tuning
 from fedtide.config.grid import Cell
 from fedtide.config.target import Target
@@ -185,7 +184,10 @@ def _show(done: Rehearsal, console: Console) -> None:
             client = entry.forecast.least
             name = plain(names[client], 24) if names and names[client] else f"client {client}"
             bias = [f"{entry.forecast.bias:.3f}", f"{name} ({entry.forecast.ratio:.2f})"]
-        results = [mean_and_deviation(entry.row.score, number), signed(entry.to_best, number)]
+        results = [
+            mean_and_deviation(entry.row.score, number),
+            difference_and_interval(entry.to_best, number),
+        ]
         shown = [*entry.row.varied.values(), *results, *bias]
         table.add_row(str(place), *(escape(str(part)) for part in shown))
     console.print(table)
@@ -195,7 +197,8 @@ def _show(done: Rehearsal, console: Console) -> None:
     ]
     notes = dict.fromkeys(n for entry in done.ranking if entry.forecast for n in entry.forecast.notes)
     lines += [("note", note) for note in notes]
-    rivals = [entry for entry in done.ranking[1:] if entry.to_best and _may_be_equal(entry.to_best)]
+    # Zero lies in the interval of the difference, or there is no interval.
+    rivals = [e for e in done.ranking[1:] if e.to_best and not abs(e.to_best.mean) > e.to_best.margin]
     if rivals:
         named = ", ".join(" ".join(map(str, entry.row.varied.values())) for entry in rivals)
         note = f"the lead over {named} may be chance; try more seeds: --seed 0 1 2 ..."
@@ -220,8 +223,3 @@ def _deployment(done: Rehearsal) -> Iterator[tuple[str, str]]:
     for there, here in deployed.files.items():
         yield "copy", f"{here} to {there} on the server"
     yield "deploy", deployed.command
-
-
-def _may_be_equal(difference: Estimate) -> bool:
-    """Whether zero lies in the interval of a difference, or there is no interval."""
-    return math.isnan(difference.margin) or difference.contains_zero

@@ -17,7 +17,6 @@ from rich.console import Console
 
 from fedtide.base.display import lost_display
 from fedtide.base.errors import SettingsError
-from fedtide.base.files import replacing
 from fedtide.base.wording import count, say
 from fedtide.comparison import claims, latex, tables
 from fedtide.comparison.comparison import CELLS, COMPARISON, Comparison
@@ -25,7 +24,7 @@ from fedtide.comparison.methods import parse_baseline, shown_value
 from fedtide.comparison.pivot import pivots_of
 from fedtide.comparison.results import CellRun, targets_of
 from fedtide.comparison.runner import Outcome, Runner, Work
-from fedtide.comparison.store import CellStore, Unfinished, identity, outdated
+from fedtide.comparison.store import CellStore, Unfinished, identity, outdated, write_texts, writing_in
 from fedtide.comparison.tuning import Tuning, tuned
 from fedtide.config import Settings
 from fedtide.config.grid import Cell
@@ -94,11 +93,9 @@ def compare(
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
     """Make the folder of a comparison, and lock it; one that is still empty in the end is removed."""
-    try:
+    with writing_in(folder.parent):
         folder.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(folder, os.O_RDONLY)
-    except OSError as error:
-        raise SettingsError(f"run-dir {folder.parent}: {error.strerror}") from None
     try:
         lock(descriptor, folder)
         try:
@@ -220,7 +217,7 @@ def _folder(cells: Sequence[Cell], tuning: Tuning | None) -> Path:
 
 def _write(comparison: Comparison, cells: Sequence[Cell], store: CellStore) -> None:
     """Write the tables, and where the cells lie."""
-    folder, rows = comparison.folder, comparison.rows
+    rows = comparison.rows
     pivots, searched = pivots_of(rows), tables.searched(rows)
     parts = [(pivot.columns, pivot.note) for pivot in pivots if pivot.is_grid]
     parts.append(([tables.columns(row) for row in rows], tables.caption(rows)))
@@ -243,20 +240,14 @@ def _write(comparison: Comparison, cells: Sequence[Cell], store: CellStore) -> N
     about: dict[str, object] = {"command": sys.argv, "reach": [*map(str, comparison.reach)]}
     about |= {"baseline": comparison.baseline, "failed": failed}
     about |= {"display": lost} if (lost := lost_display()) else {}
-    content = {
+    texts = {
         "table.md": "\n".join(tables.markdown(*each) for each in [*parts, *ranked]),
         "table.tex": "\n".join([latex.PACKAGE, *papers, *(latex.latex(*each) for each in ranked)]),
         "table.csv": tables.comma_separated(rows),
         CELLS: json.dumps(index, indent=2) + "\n",
         COMPARISON: json.dumps(about, indent=2) + "\n",
     }
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for name, text in content.items():
-            with replacing(folder / name) as temporary:
-                temporary.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise SettingsError(f"run-dir {folder.parent}: {error.strerror}") from None
+    write_texts(comparison.folder, texts)
 
 
 def _show(console: Console, comparison: Comparison, wanted: int, found: int) -> None:

@@ -42,11 +42,6 @@ class Estimate(NamedTuple):
     seeds: tuple[int, int]  # how many have a value, of how many
 
     @property
-    def interval(self) -> tuple[float, float]:
-        """The ends of the confidence interval."""
-        return self.mean - self.margin, self.mean + self.margin
-
-    @property
     def contains_zero(self) -> bool:
         """Whether 0 is in the interval; of a single value, there is none."""
         return abs(self.mean) <= self.margin
@@ -127,6 +122,10 @@ class Row:
     def reached(self) -> dict[Target, list[Cost | None]]:
         """The cost until each target for each seed, None where it was never reached."""
         return {target: [cost_to_reach(run, target) for _, run in self.runs] for target in self.reach}
+
+    def reaching(self, target: Target) -> int:
+        """Return how many seeds reached a target."""
+        return sum(cost is not None for cost in self.reached[target])
 
     def cost_to(self, target: Target) -> Cost:
         """Return the cost until a target, mean over the seeds that reached it; infinite if none did."""

@@ -8,12 +8,14 @@ import os
 import platform
 import shutil
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedtide.base.errors import SettingsError
+from fedtide.base.files import replacing
 from fedtide.config import Settings
 from fedtide.config.settings import EXECUTION_ONLY
 from fedtide.engine.read_run import Run, read_run
@@ -50,10 +52,8 @@ class CellStore:
 
         SettingsError: the folder of the cells cannot be made.
         """
-        try:
+        with writing_in(self.folder.parent):
             self.folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise SettingsError(f"run-dir {self.folder.parent}: {error.strerror}") from None
         unfinished = self._unfinished(settings)
         try:
             keep = _is_of(settings, read_config(unfinished))
@@ -117,6 +117,24 @@ class CellStore:
     def _unfinished(self, settings: Settings) -> Path:
         path = self.path(settings).absolute()
         return path.with_name(f".{path.name}")
+
+
+@contextmanager
+def writing_in(run_dir: Path | str) -> Iterator[None]:
+    """Raise SettingsError where the folder of all runs cannot be written to."""
+    try:
+        yield
+    except OSError as error:
+        raise SettingsError(f"run-dir {run_dir}: {error.strerror}") from None
+
+
+def write_texts(folder: Path, texts: Mapping[str, str]) -> None:
+    """Write files, by name, to the folder of a comparison; SettingsError: that is impossible."""
+    with writing_in(folder.parent):
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, text in texts.items():
+            with replacing(folder / name) as temporary:
+                temporary.write_text(text, encoding="utf-8")
 
 
 def identity(settings: Settings, without: tuple[str, ...] = ()) -> str:

@@ -45,16 +45,21 @@ REACHED = {
 def columns(row: Row) -> Columns:
     """Return the texts of a row, with shares in percent."""
     number, unit = number_of(row.metric)
+    plus = _signed(number)
+
+    def within(value: float) -> str:  # the interval of a share ends at 0 and 1
+        return number(min(max(value, 0.0), 1.0) if row.metric.is_share else value)
+
     shown = _texts(row)
     shown |= {
         "runs": str(len(row.runs)),
         f"{row.metric.title}{unit}": mean_and_deviation(row.score, number),
-        "95 % interval": _interval(row.score, row.metric.is_share, number),
+        "95 % interval": _ends(row.score, within),
         f"worst client{unit}": mean_and_deviation(row.worst, number),
         f"10th percentile{unit}": mean_and_deviation(row.tenth, number),
         **dict(_other(metric, value) for metric, value in row.others.items()),
-        f"vs {row.versus}": _plus(row.difference.mean, number) if row.difference else "",
-        f"95 % interval vs {row.versus}": _ends(row.difference, number) if row.difference else "",
+        f"vs {row.versus}": plus(row.difference.mean) if row.difference else "",
+        f"95 % interval vs {row.versus}": _ends(row.difference, plus) if row.difference else "",
         "uploads": f"{row.cost.uploads:.0f}",
         "MB up": f"{row.cost.megabytes_up:.2f}",
         "MB down": f"{row.cost.megabytes_down:.2f}",
@@ -62,8 +67,7 @@ def columns(row: Row) -> Columns:
     for target in row.reach:
         goal = goal_of(target, row.metrics)
         found = _costs(row, target)
-        of_all = found["reached"]
-        some = f" ({of_all})" if found["rounds"] != NEVER and len(row.runs) > int(of_all.split()[0]) else ""
+        some = f" ({found['reached']})" if 0 < row.reaching(target) < len(row.runs) else ""
         shown[f"rounds to {goal}"] = found["rounds"] + some
         shown[f"virtual s to {goal}"] = found["virtual s"]
     if row.paper is not None:
@@ -83,10 +87,9 @@ def costs(rows: Sequence[Row]) -> list[Columns]:
 
 def _costs(row: Row, target: Target) -> dict[str, str]:
     """Return the number of seeds that reached a target and their mean costs, by heading."""
-    reached = sum(cost is not None for cost in row.reached[target])
     costs = row.cost_to(target)._asdict()
     return {
-        "reached": f"{reached} of {len(row.runs)}",
+        "reached": f"{row.reaching(target)} of {len(row.runs)}",
         **{heading: cost_text(costs[name]) for name, heading in REACHED.items()},
     }
 
@@ -167,8 +170,8 @@ def numbers(row: Row) -> dict[str, Any]:
         if value is not None:
             record |= {name: value.mean, f"{name}_deviation": value.deviation, f"{name}_margin": value.margin}
     record |= row.cost._asdict()
-    for target, costs in row.reached.items():
-        record[f"reached_{target}"] = sum(cost is not None for cost in costs)
+    for target in row.reach:
+        record[f"reached_{target}"] = row.reaching(target)
         record |= {f"{name}_to_{target}": mean for name, mean in row.cost_to(target)._asdict().items()}
     if row.paper is not None:
         record["paper"] = row.paper
@@ -200,30 +203,23 @@ def mean_and_deviation(value: Estimate | None, number: Callable[[float], str]) -
     return f"{number(value.mean)}{spread}" + (f" ({known} of {seeds})" if known < seeds else "")
 
 
-def _interval(value: Estimate, is_share: bool, number: Callable[[float], str]) -> str:
-    """Return the interval of a mean as text; that of a share ends at 0 and 1."""
-    low, high = value.interval
-    if is_share:
-        low, high = max(low, 0.0), min(high, 1.0)
-    return "" if math.isnan(value.margin) else f"{number(low)} to {number(high)}"
-
-
-def signed(value: Estimate | None, number: Callable[[float], str]) -> str:
+def difference_and_interval(value: Estimate | None, number: Callable[[float], str]) -> str:
     """Return a difference and its interval as text, without those that are unknown."""
     if value is None:
         return ""
-    ends = _ends(value, number)
-    return _plus(value.mean, number) + (f" ({ends})" if ends else "")
+    ends = _ends(value, _signed(number))
+    return _signed(number)(value.mean) + (f" ({ends})" if ends else "")
 
 
-def _plus(value: float, number: Callable[[float], str]) -> str:
-    return "" if math.isnan(value) else f"{'' if value < 0 else '+'}{number(value)}"
+def _signed(number: Callable[[float], str]) -> Callable[[float], str]:
+    """Return the format of differences."""
+    return lambda value: "" if math.isnan(value) else f"{'' if value < 0 else '+'}{number(value)}"
 
 
 def _ends(value: Estimate, number: Callable[[float], str]) -> str:
-    """Return the interval of a difference as text."""
-    low, high = value.interval
-    return "" if math.isnan(value.margin) else f"{_plus(low, number)} to {_plus(high, number)}"
+    """Return the confidence interval of a mean as text; nothing if there is none."""
+    ends = value.mean - value.margin, value.mean + value.margin
+    return "" if math.isnan(value.margin) else " to ".join(map(number, ends))
 
 
 def caption(rows: Sequence[Row]) -> str:

@@ -19,12 +19,11 @@ import numpy as np
 from rich.console import Console
 
 from fedtide.base.errors import SettingsError
-from fedtide.base.files import replacing
 from fedtide.base.wording import count, say
 from fedtide.comparison.ranges import Values, lacking, parse_tune, ranges_of, with_values, written
 from fedtide.comparison.runner import Outcome, Runner, Work
 from fedtide.comparison.search import PRUNED, Search, Tried, require_optuna
-from fedtide.comparison.store import CellStore
+from fedtide.comparison.store import CellStore, write_texts
 from fedtide.config import Settings
 from fedtide.config.grid import TUNE_TRIALS, Cell
 from fedtide.engine.interrupts import Stopped, raising_stopped, whole
@@ -93,7 +92,8 @@ def tuned(
         _Trials(searches, CellStore(str(folder / FOLDER)), console).run(runner)
     except Stopped as stopped:
         return Tuned([], {}, stopped.number)
-    _write(folder, [_as_json(search) for search in searches])
+    found = finite({"searches": [_as_json(search) for search in searches]})
+    write_texts(folder, {FILE: json.dumps(found, indent=2) + "\n"})
     done: list[Cell] = []
     failed: dict[Settings, str] = {}
     for search in searches:
@@ -292,15 +292,3 @@ def _as_json(search: Search) -> dict[str, Any]:
             for trial in search.trials
         ],
     }
-
-
-def _write(folder: Path, searches: Sequence[Mapping[str, Any]]) -> None:
-    """Write `tuning.json`; ValueError: it cannot be written."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with replacing(folder / FILE) as temporary:
-            temporary.write_text(
-                json.dumps(finite({"searches": searches}), indent=2) + "\n", encoding="utf-8"
-            )
-    except OSError as error:
-        raise SettingsError(f"run-dir {folder.parent}: {error.strerror}") from None

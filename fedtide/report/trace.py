@@ -16,9 +16,8 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from fedtide.base.contract.fit import planned_steps
-from fedtide.base.errors import SettingsError
 from fedtide.base.wording import client_name, say
-from fedtide.comparison.store import identity
+from fedtide.comparison.store import identity, writing_in
 from fedtide.config import Settings
 from fedtide.engine.client_numbers import SAMPLE
 from fedtide.engine.run_folder import slug
@@ -211,8 +210,6 @@ def _write(settings: Settings, keys: Sequence[str], page: Page) -> Path:
     name = slug(filter(None, parts), 80)
     about = f"{slug([settings.task], 20)}-{settings.num_clients}x{settings.num_rounds}-seed{settings.seed}"
     path = Path(settings.run_dir) / f"trace-{name}-{about}-{identity(shown)}.html"
-    try:
+    with writing_in(settings.run_dir):
         path.parent.mkdir(parents=True, exist_ok=True)
         return write_page(page, path, path.parent if settings.report == "link" else None)
-    except OSError as error:
-        raise SettingsError(f"run-dir {settings.run_dir}: {error.strerror}") from None
