@@ -60,6 +60,11 @@ class Comparison:
         return rows_of(runs, self.baseline, self.reach, lacking)
 
     @cached_property
+    def columns(self) -> list[tables.Columns]:
+        """The lines of its table."""
+        return [tables.columns(row) for row in self.rows]
+
+    @cached_property
     def rankings(self) -> list[Ranking]:
         """How the methods rank over settings: by the score, and by the costs to each target."""
         ended = [(cell, run) for cell, run in self.runs if run.problem]
@@ -147,28 +152,25 @@ class Comparison:
 
     def as_json(self) -> dict[str, Any]:
         """Return the rows and what failed, for `--json`."""
-        shown: dict[str, Any] = finite(
-            {
-                "rows": [row.as_json() for row in self.rows],
-                "failed": {f"{s.strategy} seed {s.seed}": reason for s, reason in self.failed.items()},
-                "folder": str(self.folder),
-                "claims": [claims.as_json(ranking) for ranking in self.rankings],
-                "interrupted": bool(self.signal),
-            }
-        )
-        return shown
+        content = {
+            "rows": [row.as_json() for row in self.rows],
+            "failed": {f"{s.strategy} seed {s.seed}": reason for s, reason in self.failed.items()},
+            "folder": str(self.folder),
+            "claims": [claims.as_json(ranking) for ranking in self.rankings],
+            "interrupted": bool(self.signal),
+        }
+        return dict(finite(content))
 
     def __repr__(self) -> str:
-        return tables.markdown([tables.columns(row) for row in self.rows])
+        return tables.markdown(self.columns)
 
     def _repr_html_(self) -> str:
         """Return the table and the curves as HTML that needs neither a script nor a network."""
         from fedtide.report.plotting import picture
 
-        shown = [tables.columns(row) for row in self.rows]
-        names = tables.headings(shown)
+        names = tables.headings(self.columns)
         head = "".join(f"<th>{escape(name)}</th>" for name in names)
-        cells = ("".join(f"<td>{escape(row.get(name, ''))}</td>" for name in names) for row in shown)
+        cells = ("".join(f"<td>{escape(row.get(name, ''))}</td>" for name in names) for row in self.columns)
         body = "".join(f"<tr>{row}</tr>" for row in cells)
         table = f'<table style="{STYLE}"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
         return f'<div style="overflow-x:auto">{table}</div>{picture(self)}'

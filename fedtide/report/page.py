@@ -185,12 +185,11 @@ def _fact(name: str, value: Any, is_share: bool = False, digits: int = 4) -> tup
 def results(subject: Comparison, claims: Sequence[str]) -> Results:
     """Return the table of results, with the claims below it."""
     rows = subject.rows
-    columns = [tables.columns(row) for row in rows]
     grid = next((pivot for pivot in pivots_of(rows) if pivot.is_grid), None)
     bold = frozenset((i, j + 1) for i, j in grid.best) if grid else frozenset()
     return Results(
-        columns_table(columns),
-        [("CSV", tables.comma_separated(rows)), ("Markdown", tables.markdown(columns))],
+        columns_table(subject.columns),
+        [("CSV", tables.comma_separated(rows)), ("Markdown", tables.markdown(subject.columns))],
         [] if subject.is_one_run else [*([grid.note] if grid else []), tables.caption(rows), *claims],
         Table(grid.headings, grid.texts, bold) if grid else None,
     )
