@@ -25,7 +25,7 @@ import sim
 from fedtide.comparison.on_ray import OnRay
 from fedtide.comparison.ranges import Among, Between, parse_tune, ranges_of, with_values
 from fedtide.comparison.runner import Work, run_cell
-from fedtide.comparison.search import PRUNED, Judge, Pruning, Search, Tried, require_optuna
+from fedtide.comparison.search import PRUNED, Pruning, Search, Tried, judge, require_optuna
 from fedtide.comparison.store import CellStore, Place
 from fedtide.config import Settings
 from fedtide.engine.read_run import read_run
@@ -156,15 +156,15 @@ def test_few_combinations_are_all_tried() -> None:
 def test_a_trial_is_given_up_when_its_best_is_below_the_median() -> None:
     curves = [{2: v, 4: v, 8: v} for v in (0.1, 0.3, 0.5, 0.7, 0.9)]
     for higher, falls in ((True, 0.4), (False, 0.6)):
-        judge = Judge(Pruning(curves, "accuracy", higher))
-        assert not judge.is_hopeless({"round": 1, "accuracy": falls})  # in the warm-up
-        assert not judge.is_hopeless({"round": 3})  # not evaluated
-        assert judge.is_hopeless({"round": 4, "accuracy": falls})
-        judge = Judge(Pruning(curves, "accuracy", higher))
-        assert not judge.is_hopeless({"round": 2, "accuracy": 1 - falls})
-        assert not judge.is_hopeless({"round": 4, "accuracy": falls})  # it has been better
-        assert not judge.is_hopeless({"round": 8, "accuracy": falls})  # it is over anyway
-        assert Judge(Pruning(curves, "accuracy", higher)).is_hopeless({"round": 4, "accuracy": None})
+        is_hopeless = judge(Pruning(curves, "accuracy", higher))
+        assert not is_hopeless({"round": 1, "accuracy": falls})  # in the warm-up
+        assert not is_hopeless({"round": 3})  # not evaluated
+        assert is_hopeless({"round": 4, "accuracy": falls})
+        is_hopeless = judge(Pruning(curves, "accuracy", higher))
+        assert not is_hopeless({"round": 2, "accuracy": 1 - falls})
+        assert not is_hopeless({"round": 4, "accuracy": falls})  # it has been better
+        assert not is_hopeless({"round": 8, "accuracy": falls})  # it is over anyway
+        assert judge(Pruning(curves, "accuracy", higher))({"round": 4, "accuracy": None})
 
 
 def test_what_is_given_up_was_stopped_by_no_setting_and_by_no_trace(tmp_path: Path) -> None:

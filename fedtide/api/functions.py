@@ -15,6 +15,7 @@ from fedtide.base import dotted
 from fedtide.base.display import display
 from fedtide.base.errors import RunError, SettingsError
 from fedtide.base.wording import new_console, say
+from fedtide.comparison.compare import Request
 from fedtide.comparison.comparison import CELLS, Comparison
 from fedtide.comparison.results import CellRun, parse_targets
 from fedtide.comparison.tuning import Tuning
@@ -131,7 +132,7 @@ def compare(
         wanted = setting_values({"reach": reach})["reach"]
         targets = parse_targets(wanted if isinstance(wanted, list) else [wanted])
         tuning = Tuning.parse(tune, tune_trials, tune_for, tune_seeds) if tune else None
-        done = compare_and_report(combinations, console, targets, fresh, tuning, baseline)
+        done = compare_and_report(Request(combinations, targets, fresh, tuning, baseline), console)
     if done.signal:
         raise KeyboardInterrupt("the same call continues the comparison")
     if done.failed:

@@ -5,7 +5,7 @@ PyTorch, which takes seconds to import, is imported once the settings are checke
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -13,12 +13,10 @@ from typing import Any
 from rich.console import Console
 
 from fedtide.base.wording import say
-from fedtide.comparison.compare import compare
+from fedtide.comparison.compare import Request, compare
 from fedtide.comparison.comparison import Comparison
-from fedtide.comparison.tuning import Tuning
 from fedtide.config import Settings
 from fedtide.config.grid import Cell, cells
-from fedtide.config.target import Target
 from fedtide.engine.interrupts import deferring, finishing, stopping_on_interrupt
 from fedtide.engine.run_folder import RunFolder
 from fedtide.engine.transports.ray import require_ray
@@ -89,19 +87,12 @@ def cells_of(values: Mapping[str, Any], source: str) -> list[Cell]:
     return found
 
 
-def compare_and_report(
-    cells: Sequence[Cell],
-    console: Console,
-    reach: Sequence[Target],
-    fresh: bool,
-    tuning: Tuning | None = None,
-    baseline: str = "",
-) -> Comparison:
+def compare_and_report(request: Request, console: Console) -> Comparison:
     """Run a comparison and write its page; see `compare`."""
-    comparison = compare(cells, console, reach, fresh, tuning, baseline)
+    comparison = compare(request, console)
     from fedtide.report.make import report_comparison
 
     signals = [comparison.signal] if comparison.signal else []
     with finishing(signals):
-        report_comparison(comparison, cells[0].settings, console)
+        report_comparison(comparison, request.cells[0].settings, console)
     return replace(comparison, signal=signals[0]) if signals else comparison

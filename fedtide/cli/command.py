@@ -18,7 +18,7 @@ from fedtide.base.wording import new_console, say
 from fedtide.cli.flags import Parser, read_values
 from fedtide.cli.fleet import rehearsal_values
 from fedtide.cli.listing import listing, listing_of
-from fedtide.comparison.compare import INTERRUPTED
+from fedtide.comparison.compare import INTERRUPTED, Request
 from fedtide.comparison.results import parse_targets
 from fedtide.comparison.tuning import Tuning
 from fedtide.config.grid import is_comparison
@@ -115,12 +115,13 @@ def _compare(values: dict[str, Any], arguments: argparse.Namespace, console: Con
     cells = cells_of(values, arguments.config or "command line")
     of_search = (arguments.tune_trials, arguments.tune_for, arguments.tune_seeds)
     tuning = Tuning.parse(arguments.tune, *of_search) if arguments.tune else None
+    request = Request(cells, reach, arguments.fresh, tuning, arguments.baseline)
     from fedtide.cli.rehearsal import rehearse  # which --help and --list do without
 
     run = compare_and_report if arguments.rehearse is None else rehearse
     with display():
         try:
-            done = run(cells, console, reach, arguments.fresh, tuning, arguments.baseline)
+            done = run(request, console)
         except Stopped as stopped:
             console.print(INTERRUPTED, highlight=False)
             return 128 + stopped.number

@@ -18,12 +18,11 @@ from rich.table import Table
 from fedtide.api.running import compare_and_report
 from fedtide.base.wording import count, plain, say
 from fedtide.cli.fleet import SUPERLINK, Deployment, deadline, deployment, describe_log
+from fedtide.comparison.compare import Request
 from fedtide.comparison.comparison import Comparison
 from fedtide.comparison.results import Estimate, Row
+from fedtide.comparison.store import write_texts
 from fedtide.comparison.tables import difference_and_interval, mean_and_deviation, number_of
-from fedtide.comparison.tuning import Tuning
-from fedtide.config.grid import Cell
-from fedtide.config.target import Target
 from fedtide.engine.client_numbers import read_numbers
 from fedtide.engine.run_folder import finite
 from fedtide.federation import Federation
@@ -108,31 +107,23 @@ class Rehearsal:
             "files": deployed and deployed.files,
             "command": deployed and deployed.command,
         }
-        shown: dict[str, Any] = finite(parts)
-        return shown
+        return dict(finite(parts))
 
 
-def rehearse(
-    cells: Sequence[Cell],
-    console: Console,
-    reach: Sequence[Target],
-    fresh: bool,
-    tuning: Tuning | None = None,
-    baseline: str = "",
-) -> Rehearsal:
+def rehearse(request: Request, console: Console) -> Rehearsal:
     """Describe the participation, run the methods, rank them, and print how to deploy the best one.
 
-    The cells are of `rehearsal_values`; see `compare` for the other arguments and the errors.
+    The cells are of `rehearsal_values`; see `compare` for the errors.
     """
-    first = cells[0].settings
+    first = request.cells[0].settings
     Federation.of(first).data  # noqa: B018 - refuses settings that are impossible for as many clients as the log has
     participation = show_trace(first, console)
     lines = describe_log(first, participation["virtual_seconds"])
     print_lines(console, [(name.ljust(15), text) for name, text in lines])
-    comparison = compare_and_report(cells, console, reach, fresh, tuning, baseline)
+    comparison = compare_and_report(request, console)
     done = Rehearsal(participation, comparison, ranked(comparison.rows))
     kept = json.dumps(done.as_json(), indent=2, ensure_ascii=False)
-    (comparison.folder / FILE).write_text(kept + "\n", encoding="utf-8")
+    write_texts(comparison.folder, {FILE: kept + "\n"})
     _show(done, console)
     return done
 

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 from rich.console import Console
 
@@ -39,22 +40,23 @@ from fedtide.loggers.registry import log_finished, logger_types
 INTERRUPTED = "interrupted; rerun the command to continue"
 
 
-def compare(
-    cells: Sequence[Cell],
-    console: Console,
-    reach: Sequence[Target] = (),
-    fresh: bool = False,
-    tuning: Tuning | None = None,
-    baseline: str = "",
-) -> Comparison:
+class Request(NamedTuple):
+    """What a comparison is to compare."""
+
+    cells: Sequence[Cell]  # all with the same `run_dir` and workers
+    reach: Sequence[Target]  # the table has the cost of reaching these, or that at which all cells stop
+    fresh: bool  # train finished cells again
+    tuning: Tuning | None  # what is searched before
+    baseline: str  # see `parse_baseline`
+
+
+def compare(request: Request, console: Console) -> Comparison:
     """Train the cells that are not finished yet, and write the table of all.
 
-    All cells have the same `run_dir` and workers. The table has the cost of reaching the targets in `reach`,
-    or that at which all cells stop; `fresh` trains finished cells again; `tuning` is what is searched before;
-    `baseline` is as of `parse_baseline`. ValueError: Ray cannot be started, the folder cannot be written,
-    another process runs this comparison, or a target or the baseline is not one of these cells; see also
-    `tuned`.
+    ValueError: Ray cannot be started, the folder cannot be written, another process runs this comparison, or
+    a target or the baseline is not one of these cells; see also `tuned`.
     """
+    cells, reach, fresh, tuning, baseline = request
     first = cells[0].settings
     compared_to = parse_baseline(baseline, [cell.others for cell in cells])
     reach = targets_of(cells, reach)
@@ -62,7 +64,6 @@ def compare(
     store, folder = CellStore(first.run_dir), _folder(cells, tuning)
     _check_different(cells, store)
     with _locked(folder):
-        asked: Sequence[Cell] = cells
         unsearched: Mapping[Settings, str] = {}
         with Runner(first) as runner:
             if tuning:
@@ -77,7 +78,7 @@ def compare(
         known = progress.finished
         finished = [CellRun(cell, known[cell.settings]) for cell in cells if cell.settings in known]
         failed = {**unsearched, **progress.failed}
-        every = [*cells, *(cell for cell in asked if cell.settings in unsearched)]
+        every = [*cells, *(cell for cell in request.cells if cell.settings in unsearched)]
         lacking = [
             claims.Lacking(cell.varied, not isinstance(failed.get(cell.settings, Unfinished()), Unfinished))
             for cell in every
@@ -220,11 +221,11 @@ def _write(comparison: Comparison, cells: Sequence[Cell], store: CellStore) -> N
     rows = comparison.rows
     pivots, searched = pivots_of(rows), tables.searched(rows)
     parts = [(pivot.columns, pivot.note) for pivot in pivots if pivot.is_grid]
-    parts.append(([tables.columns(row) for row in rows], tables.caption(rows)))
+    parts.append((comparison.columns, tables.caption(rows)))
     if costs := tables.costs(rows):
         parts.append((costs, tables.COSTS))
     ranks = claims.ranks_table(comparison.rankings)
-    ranked = [(ranks, f"{claims.RANKS} {' '.join(claims.sentences(comparison.rankings))}")] if ranks else []
+    ranked = [(ranks, f"{claims.RANKS} {' '.join(comparison.claims)}")] if ranks else []
     papers = [latex.pivot_table(pivot, searched) for pivot in pivots]
     index = [
         {**cell.varied, "folder": str(store.path(cell.settings))}
@@ -251,15 +252,15 @@ def _write(comparison: Comparison, cells: Sequence[Cell], store: CellStore) -> N
 
 
 def _show(console: Console, comparison: Comparison, wanted: int, found: int) -> None:
-    if rows := comparison.rows:
+    if comparison.rows:
         done = len(comparison.runs)
         title = f"{done} of {count(wanted, 'run')}" if done < wanted else count(done, "run")
         title += f", {found} of them finished before" if found else ""
-        console.print(tables.terminal([tables.columns(row) for row in rows], title, console.width))
+        console.print(tables.terminal(comparison.columns, title, console.width))
     for target in comparison.reach:
         if not target.name and target.value > 1 and all(row.metric.is_share for row in comparison.rows):
             console.print(f"reach is {target}, but no share is above 1: 80 % is 0.8", highlight=False)
-    for sentence in claims.sentences(comparison.rankings):
+    for sentence in comparison.claims:
         say(console, sentence)
     if comparison.signal:
         console.print(INTERRUPTED, highlight=False)

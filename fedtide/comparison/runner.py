@@ -17,7 +17,7 @@ from rich.console import Console
 
 from fedtide.base import dotted
 from fedtide.base.errors import SettingsError, told
-from fedtide.comparison.search import PRUNED, Judge, Pruning
+from fedtide.comparison.search import PRUNED, Pruning, judge
 from fedtide.comparison.store import Place, Unfinished
 from fedtide.config import Settings
 from fedtide.engine.interrupts import whole
@@ -149,10 +149,10 @@ def _unstoppable(server: RoundServer, console: Console) -> Iterator[list[int]]:
 @contextmanager
 def _pruned(folder: Path, pruning: Pruning, server: RoundServer, console: Console) -> Iterator[list[int]]:
     """Give a run up when it is hopeless; signals are left to the comparison."""
-    judge = Judge(pruning)
+    is_hopeless = judge(pruning)
 
     def watch(record: dict[str, Any]) -> None:
-        if judge.is_hopeless(record):
+        if is_hopeless(record):
             server.stopping = True
 
     for record in records_in(folder):  # of a run that is resumed

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -263,32 +263,27 @@ class Pruning:
     key: str  # of the metric in records
     higher_is_better: bool
 
-    @property
-    def rounds(self) -> int:
-        """The number of rounds of a whole run, which in event time may be less than those that are set."""
-        return max((number for curve in self.curves for number in curve), default=0)
 
+def judge(pruning: Pruning) -> Callable[[Mapping[str, Any]], bool]:
+    """Return what says of the records of one trial, in order, whether it is given up after that round."""
+    import optuna
 
-class Judge:
-    """Follows one trial, and says whether it is given up."""
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    # Of a whole run; in event time, these may be less than those that are set.
+    rounds = max((number for curve in pruning.curves for number in curve), default=0)
+    study = optuna.create_study(
+        direction="maximize" if pruning.higher_is_better else "minimize",
+        pruner=optuna.pruners.MedianPruner(1, int(WARM_UP * rounds)),
+    )
+    study.add_trials(
+        [optuna.create_trial(value=0.0, intermediate_values=dict(curve)) for curve in pruning.curves]
+    )
+    trial, key = study.ask(), pruning.key
 
-    def __init__(self, pruning: Pruning) -> None:
-        import optuna
-
-        optuna.logging.set_verbosity(optuna.logging.WARNING)
-        study = optuna.create_study(
-            direction="maximize" if pruning.higher_is_better else "minimize",
-            pruner=optuna.pruners.MedianPruner(1, int(WARM_UP * pruning.rounds)),
-        )
-        study.add_trials(
-            [optuna.create_trial(value=0.0, intermediate_values=dict(curve)) for curve in pruning.curves]
-        )
-        self.trial, self.key, self.rounds = study.ask(), pruning.key, pruning.rounds
-
-    def is_hopeless(self, record: Mapping[str, Any]) -> bool:
-        """Whether the trial is given up after the round of this record."""
-        if self.key not in record or record["round"] >= self.rounds:  # not evaluated, or over anyway
+    def is_hopeless(record: Mapping[str, Any]) -> bool:
+        if key not in record or record["round"] >= rounds:  # not evaluated, or over anyway
             return False
-        value = record[self.key]
-        self.trial.report(math.nan if value is None else value, record["round"])
-        return bool(self.trial.should_prune())
+        trial.report(math.nan if record[key] is None else record[key], record["round"])
+        return bool(trial.should_prune())
+
+    return is_hopeless
