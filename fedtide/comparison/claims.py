@@ -54,11 +54,8 @@ def rankings_of(rows: Sequence[Row], lacking: Sequence[Lacking] = ()) -> list[Ra
     settings, methods = (list(dict.fromkeys(place[i] for place in places)) for i in (0, 1))
     if len(methods) < 2:
         return []
-    complete = [
-        setting
-        for setting in settings
-        if all((setting, m) in cells.keys() | failed and (setting, m) not in waiting for m in methods)
-    ]
+    ended = (cells.keys() | failed) - waiting
+    complete = [setting for setting in settings if all((setting, m) in ended for m in methods)]
     left_out = len(settings) - len(complete)
     found = []
     for measure in measures_of(rows):

@@ -29,14 +29,10 @@ def measures_of(rows: Sequence[Row]) -> list[Measure]:
     if rows and not stop:
         others = [metric for metric in rows[0].metrics[1:] if all(metric in row.metrics[1:] for row in rows)]
         found = [score_of(rows), *(_of_metric(metric) for metric in others)]
-    for target in dict.fromkeys(target for row in rows for target in row.reach):
-        known = [
-            name
-            for name in ("rounds", "virtual_seconds")
-            if not any(math.isnan(getattr(row.cost, name)) for row in rows)
-        ]
-        found += [_cost_to(target, name, rows) for name in known]
-    return found
+    has_clock = not any(math.isnan(row.cost.virtual_seconds) for row in rows)
+    costs = ("rounds", "virtual_seconds") if has_clock else ("rounds",)
+    targets = dict.fromkeys(target for row in rows for target in row.reach)
+    return found + [_cost_to(target, name, rows) for target in targets for name in costs]
 
 
 def score_of(rows: Sequence[Row]) -> Measure:

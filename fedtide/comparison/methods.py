@@ -81,7 +81,7 @@ def parse_baseline(text: str, every: Sequence[Varied]) -> Baseline:
         if not same:
             raise SettingsError(f"baseline {text}: no {key} is {wanted!r}; there are {', '.join(known)}")
         baseline[key] = same[0]
-    if not any(_has(varied, baseline) for varied in different):
+    if not any(baseline.items() <= varied.items() for varied in different):
         raise SettingsError(f"baseline {text}: no combination of settings has all of these")
     for varied in different:
         reference_of(varied, baseline, by_key)
@@ -108,15 +108,11 @@ def reference_of(varied: Varied, baseline: Baseline, every: Mapping[str, Varied]
     if (key := key_of(wanted)) in every:
         return key
     needed = {key: value for key, value in wanted.items() if key in baseline or key not in OF_METHOD}
-    found = [key for key, other in every.items() if _has(other, needed)]
+    found = [key for key, other in every.items() if needed.items() <= other.items()]
     if len(found) > 1:
         several = " or ".join(label_of(method_of(every[key])) for key in found[:MAX_NAMED])
         raise SettingsError(f"baseline {label_of(baseline)}: for {label_of(varied)}, is it {several}?")
     return found[0] if found else ""
-
-
-def _has(varied: Varied, settings: Mapping[str, Any]) -> bool:
-    return settings.items() <= varied.items()
 
 
 def _pairs(text: str) -> list[tuple[str, str]]:

@@ -9,7 +9,7 @@ import gc
 import hashlib
 import pickle  # noqa: TID251 - of what this program has pickled itself, as Ray does
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from io import BytesIO
@@ -141,15 +141,10 @@ class Shipping:
         return Shipped(*self._known[key], plan.sources)
 
     def _packed(self, content: Any) -> tuple[Any, Sequence[Any]]:
-        arrays: list[Any] = []
-
-        def number(array: NDArray[Any]) -> int:
-            arrays.append(self._put(array))
-            return len(arrays) - 1
-
         file = BytesIO()
-        _Pickler(file, number).dump(content)
-        return ray.put(file.getvalue()), arrays
+        pickler = _Pickler(file, self._put)
+        pickler.dump(content)
+        return ray.put(file.getvalue()), pickler.arrays
 
     def _put(self, array: NDArray[Any]) -> Any:
         """Put an array into the object store unless an equal one is there."""
@@ -161,13 +156,14 @@ class Shipping:
 
 
 class _Pickler(CloudPickler):  # type: ignore[misc]
-    """Pickles everything but large arrays, for which `number` gives what stands for them."""
+    """Pickles everything but large arrays, put elsewhere: their places in `arrays` stand for them."""
 
-    def __init__(self, file: BytesIO, number: Any) -> None:
+    def __init__(self, file: BytesIO, put: Callable[[NDArray[Any]], Any]) -> None:
         super().__init__(file)
-        self._number = number
+        self._put, self.arrays = put, list[Any]()
 
     def persistent_id(self, found: Any) -> int | None:
-        if type(found) is np.ndarray and found.nbytes >= LARGE and not found.dtype.hasobject:
-            return int(self._number(found))
-        return None
+        if type(found) is not np.ndarray or found.nbytes < LARGE or found.dtype.hasobject:
+            return None
+        self.arrays.append(self._put(found))
+        return len(self.arrays) - 1

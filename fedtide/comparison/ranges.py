@@ -71,10 +71,11 @@ class Between:
         """Return the range with an end moved outwards by half of its width on its scale, at most tenfold."""
         if self.is_log:
             factor = min(math.sqrt(self.high / self.low), 10.0)
-            ends = (self.low / factor, self.high) if end == "low" else (self.low, self.high * factor)
+            below, above = self.low / factor, self.high * factor
         else:
             more = (self.high - self.low) / 2
-            ends = (self.low - more, self.high) if end == "low" else (self.low, self.high + more)
+            below, above = self.low - more, self.high + more
+        ends = (below, self.high) if end == "low" else (self.low, above)
         low, high = (round(x) if self.whole else float(f"{x:.{DIGITS}g}") for x in ends)
         low = max(1, low) if self.whole and self.is_log else low  # 0 is often no number but a word
         return Between(low, high, self.whole)

@@ -17,13 +17,12 @@ from itertools import combinations
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+
+from fedtide.engine.history import Numbers
 
 LEVEL = 0.05
 ENOUGH = 5  # settings for Friedman's test, whose distribution is an approximation
 ENOUGH_FOR_TWO = 6  # with fewer, Wilcoxon's p is above the level whatever the values
-
-Numbers = NDArray[np.float64]
 
 
 class Pair(NamedTuple):
