@@ -18,6 +18,13 @@ from fedtide.config.grid import TUNE_TRIALS, at_scale, overridden
 from fedtide.config.settings import read_toml
 from fedtide.loggers.registry import LOGGERS
 
+METAVARS = {
+    **dict.fromkeys(("strategy", "task", "model", "partition", "sizes", "trace", "select"), "SPEC"),
+    **dict.fromkeys(("lr_schedule", "server_opt", "initial_model"), "SPEC"),
+    **{"arrivals": "CLIENT=WHEN,...", "departures": "CLIENT=WHEN,..."},
+    **{"amplify": "PERIOD,FACTOR", "stop_at": "NAME=VALUE"},
+}
+
 
 class Parser(argparse.ArgumentParser):
     """An argument parser that reports an error in one line."""
@@ -76,7 +83,9 @@ def make_parser() -> Parser:
         elif kind is bool:
             add(flag, action=argparse.BooleanOptionalAction, help=text, default=None)
         else:
-            add(flag, type=kind, nargs="+", metavar=_metavar(field.name, kind), help=text)
+            word = field.name.partition("_")[2] or field.name
+            name = {int: "INT", float: "FLOAT"}.get(kind, word.upper())
+            add(flag, type=kind, nargs="+", metavar=METAVARS.get(field.name, name), help=text)
         if field.name == "report":
             add("--no-report", dest="report", action="store_const", const="none", help="--report none")
     _add_commands(parser)
@@ -85,11 +94,8 @@ def make_parser() -> Parser:
 
 def _add_commands(parser: Parser) -> None:
     """Add the flags that are not settings of a run."""
-    parser.add_argument(
-        "--config",
-        metavar="FILE.toml",
-        help="settings from a file; flags override them, and select among its cells",
-    )
+    text = "settings from a file; flags override them, and select among its cells"
+    parser.add_argument("--config", metavar="FILE.toml", help=text)
     text = "small: the settings of the config file's [small] table, which take minutes (default: full)"
     parser.add_argument("--scale", choices=("full", "small"), default="full", help=text)
     text = "in a comparison: also report the cost of reaching these values of the metric, such as 0.8, or "
@@ -111,16 +117,10 @@ def _add_commands(parser: Parser) -> None:
     parser.add_argument("--fresh", action="store_true", help=text)
     text = "import the parts outside of fedtide that the folder to --resume names"
     parser.add_argument("--trust", action="store_true", help=text)
-    parser.add_argument(
-        "--json",
-        action="store_true",
-        help="print the summary as one line of JSON, and everything else to standard error",
-    )
-    parser.add_argument(
-        "--list",
-        action="store_true",
-        help="list the names that settings accept, with their options, or those given alone, and exit",
-    )
+    text = "print the summary as one line of JSON, and everything else to standard error"
+    parser.add_argument("--json", action="store_true", help=text)
+    text = "list the names that settings accept, with their options, or those given alone, and exit"
+    parser.add_argument("--list", action="store_true", help=text)
     text = "describe which clients take part under this trace, write a page with plots to run-dir, and exit"
     parser.add_argument("--show-trace", metavar="SPEC", help=text)
     text = (
@@ -151,21 +151,3 @@ def _allowed(setting: Field[Any]) -> str:
         return " | ".join(LOGGERS)
     option = options_of(Settings).get(key)
     return option.allowed if option and option.kind is not bool else ""
-
-
-_SPECS = (
-    *("strategy", "task", "model", "partition", "sizes", "trace", "select"),
-    *("lr_schedule", "server_opt", "initial_model"),
-)
-
-
-def _metavar(name: str, kind: type) -> str:
-    if name in _SPECS:
-        return "SPEC"
-    if name == "amplify":
-        return "PERIOD,FACTOR"
-    if name == "stop_at":
-        return "NAME=VALUE"
-    if name in ("arrivals", "departures"):
-        return "CLIENT=WHEN,..."
-    return {int: "INT", float: "FLOAT"}.get(kind, name.partition("_")[2].upper() or name.upper())

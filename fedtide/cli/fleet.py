@@ -63,13 +63,11 @@ def rehearsal_values(log: str, values: Mapping[str, Any]) -> dict[str, Any]:
 
 def speeds_by_device(log: DeviceLog) -> NDArray[np.float64]:
     """Return the median steps per second (of an even number, the lower one) of each device that has some."""
-    device = np.repeat(np.arange(log.num_devices), np.diff(log.first))
-    known = ~np.isnan(log.speed)
-    device, speed = device[known], log.speed[known]
-    speed = speed[np.lexsort((speed, device))]
-    _, start, size = np.unique(device, return_index=True, return_counts=True)
-    medians: NDArray[np.float64] = speed[start + (size - 1) // 2]
-    return medians
+    import pandas
+
+    devices = np.repeat(np.arange(log.num_devices), np.diff(log.first))
+    medians = pandas.Series(log.speed).groupby(devices).quantile(interpolation="lower")
+    return np.asarray(medians.dropna())
 
 
 def deadline(settings: Settings) -> float:
@@ -82,27 +80,18 @@ def describe_log(settings: Settings, covered: float) -> list[tuple[str, str]]:
     """Return lines on the log of a rehearsal whose rounds last `covered` seconds, each a name and a text."""
     trace = bind("trace", TRACES, trace_specs(settings.trace)[0])
     log = read_device_log("rehearse", trace.options["file"], MAX_CLIENTS)
-    coverage = _coverage(log, float(trace.option("round_seconds")), settings.num_rounds, covered)
-    return [("log", coverage), ("local steps", _speeds(log))]
-
-
-def _coverage(log: DeviceLog, round_seconds: float, num_rounds: int, covered: float) -> str:
-    """Describe the part of the log that the rounds cover, and settings that cover all of it."""
     length = float(log.cycle.max()) / SECOND
     share = f"the rounds cover {covered / 3600:.1f} of {length / 3600:.1f} hours"
-    if covered >= 0.9 * length:
-        return share
-    rounds, longer = math.ceil(length / round_seconds), math.ceil(length / num_rounds)
-    return f"{share}, {covered / length:.0%}; --num-rounds {rounds} or FILE,round-seconds={longer} covers all"
-
-
-def _speeds(log: DeviceLog) -> str:
-    """Describe the speeds of the devices."""
+    if covered < 0.9 * length:
+        rounds = math.ceil(length / float(trace.option("round_seconds")))
+        longer = math.ceil(length / settings.num_rounds)
+        share += f", {covered / length:.0%}; --num-rounds {rounds} or FILE,round-seconds={longer} covers all"
     speeds = speeds_by_device(log)
-    if not len(speeds):
-        return "the log has no speeds: a device that is online throughout a round just finishes its steps"
-    typical = f"{np.median(speeds):.3g} per second (median of {count(len(speeds), 'device')})"
-    return f"{typical}, from {speeds.min():.3g} to {speeds.max():.3g}"
+    steps = "the log has no speeds: a device that is online throughout a round just finishes its steps"
+    if len(speeds):
+        typical = f"{np.median(speeds):.3g} per second (median of {count(len(speeds), 'device')})"
+        steps = f"{typical}, from {speeds.min():.3g} to {speeds.max():.3g}"
+    return [("log", share), ("local steps", steps)]
 
 
 class Deployment(NamedTuple):

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import fields
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import groupby
 from textwrap import wrap
 from typing import Any
@@ -11,9 +10,8 @@ from typing import Any
 from fedtide.base.allowed import REQUIRED, Option, options_of
 from fedtide.base.docstrings import descriptions
 from fedtide.base.specs import find, parse
-from fedtide.config import Settings
 from fedtide.loggers.registry import LOGGERS
-from fedtide.plan import METHODS, REGISTRIES, own_options, strategy_type
+from fedtide.plan import FLAGGED, METHODS, REGISTRIES, own_options, strategy_type
 from fedtide.tasks.metrics import function_of
 from fedtide.tasks.metrics import options_of as metric_options
 from strategies import FlexibleStrategy, Options
@@ -21,21 +19,17 @@ from strategies.memory.table import TableOptions
 from strategies.sequential_sgd import SequentialSGD
 
 WIDTH = 80
-# A strategy's options that have a flag of their own are not listed.
-FLAGS = {field.name.replace("_", "-") for field in fields(Settings)}
-
 HOW = "Options are set by NAME:KEY=VALUE,KEY=VALUE; they are shown with their defaults."
 LISTED: dict[str, Mapping[str, Callable[..., Any]]] = {**REGISTRIES, "log": LOGGERS}
 
 
 def listing() -> Iterator[str]:
     """Yield the lines: for each setting the names, each with its summary and a line for every option."""
-    general = set(options_of(Options)) - FLAGS
     yield HOW
     yield "A name with a dot, MODULE.NAME, is imported: see docs/extending.md."
     yield ""
     yield "--option, for every strategy"
-    yield from _options(Options, general)
+    yield from _options({key: of for key, of in options_of(Options).items() if key not in FLAGGED})
     yield ""
     for needed, names in methods_by_need().items():
         yield f"--strategy, {needed}"
@@ -48,10 +42,9 @@ def listing() -> Iterator[str]:
         yield f"--{kind}"
         if kind == "metrics":  # what they are, scikit-learn says, whose import takes a second
             yield from _wrapped(f"Of scikit-learn: {', '.join(registry)}.")
-            yield ""
-            continue
-        for name, factory in registry.items():
-            yield from _part(name, factory)
+        else:
+            for name, factory in registry.items():
+                yield from _part(name, factory)
         yield ""
 
 
@@ -70,7 +63,7 @@ def listing_of(parts: Iterable[tuple[str, str]]) -> Iterator[str]:
             elif kind == "metrics":
                 function = function_of(name)
                 yield from _summary(name, function)
-                yield from _shown(metric_options(function), descriptions(function))
+                yield from _options(metric_options(function), descriptions(function))
             else:
                 yield from _part(name, find(kind, REGISTRIES[kind], name), explained=True)
 
@@ -80,14 +73,15 @@ def _method(name: str, strategy: type[FlexibleStrategy], explained: bool = False
     yield from _summary(name, strategy)
     if strategy.suits:
         yield from _wrapped(f"For {strategy.suits}.")
-    own = own_options(strategy).keys() - set(options_of(Options))
-    yield from _options(strategy.options_type(), own, explained)
+    general = options_of(Options)
+    own = {key: option for key, option in own_options(strategy).items() if key not in general}
+    yield from _options(own, descriptions(strategy.options_type()) if explained else {})
 
 
 def _part(name: str, factory: Callable[..., Any], explained: bool = False) -> Iterator[str]:
     """Yield the summary and the options of another part."""
     yield from _summary(name, factory)
-    yield from _options(factory, options_of(factory), explained)
+    yield from _options(options_of(factory), descriptions(factory) if explained else {})
 
 
 def methods_by_need() -> dict[str, list[str]]:
@@ -118,14 +112,8 @@ def _wrapped(text: str, indent: int = 4) -> Iterator[str]:
         yield " " * indent + line
 
 
-def _options(factory: Callable[..., Any], shown: Collection[str], explained: bool = False) -> Iterator[str]:
+def _options(options: Mapping[str, Option], meanings: Mapping[str, str] = {}) -> Iterator[str]:
     """Yield options as users write them, with their defaults, the values allowed, and what they mean."""
-    options = {key: option for key, option in options_of(factory).items() if key in shown}
-    yield from _shown(options, descriptions(factory) if explained else {})
-
-
-def _shown(options: Mapping[str, Option], meanings: Mapping[str, str]) -> Iterator[str]:
-    """Yield options with their defaults, the values allowed, and what they mean."""
     settings = {key: _setting(key, option) for key, option in options.items()}
     width = max(map(len, settings.values()), default=0)
     for key, option in options.items():
