@@ -138,6 +138,7 @@ def final_table(
     """Tabulate the results of a run; `virtual_seconds` are given if its trace has a clock."""
     ended = ", interrupted" if summary.get("interrupted") else ""
     final, (key, *others) = summary["final"], [metric["name"] for metric in summary["metrics"]]
+    tested, clients = count(final.get("tested_examples", 0), "example"), final.get("tested_clients")
     title = escape(dotted.shown(f"{summary['strategy']} on {summary['task']}{ended}"))
     table = Table(title=title, show_header=False)
     table.add_column()
@@ -145,7 +146,7 @@ def final_table(
     rows = {
         "model": summary["model"],
         **{name.replace("_", " "): final[name] for name in (key, *others)},
-        "tested on": _tested(final),
+        "tested on": tested if clients is None else f"{tested} of {count(clients, 'client')}",
         f"{key.replace('_', ' ')} at clients": final.get(f"client_{key}"),
         "loss": final["loss"],
         "loss at clients": final.get("client_loss"),
@@ -167,13 +168,6 @@ def final_table(
         table.add_row("failed", escape(f"{times} x {reason}"))
     table.add_row("run folder", escape(str(summary["run_dir"])))
     return table
-
-
-def _tested(final: dict[str, Any]) -> str:
-    """Describe the examples that the accuracy was tested on."""
-    examples = count(final.get("tested_examples", 0), "example")
-    clients = final.get("tested_clients")
-    return examples if clients is None else f"{examples} of {count(clients, 'client')}"
 
 
 def _participation(record: dict[str, Any], boards: Mapping[str, str]) -> str:

@@ -16,16 +16,7 @@ from pathlib import Path
 from fedtide.base.display import exit_code
 from fedtide.base.errors import SettingsError
 from fedtide.engine.read_run import consistent
-from fedtide.report.figures import (
-    AXES,
-    FORMATS,
-    MAX_WIDTH,
-    MIN_WIDTH,
-    WIDTHS,
-    Print,
-    require_matplotlib,
-    write_figures,
-)
+from fedtide.report import figures
 from fedtide.report.make import FILE, page_of
 from fedtide.report.page import write_page
 from fedtide.report.subject import read_subject
@@ -67,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             contents = page_of(subject, arguments.folders)
         if arguments.figures:
             x = arguments.x or subject.main_axis
-            written = write_figures(contents.figures, arguments.figures, formats, x, look)
+            written = figures.write_figures(contents.figures, arguments.figures, formats, x, look)
             print(f"{arguments.figures}: {', '.join(file.name for file in written)}")
             return
         beside = arguments.folders[0].absolute().parent
@@ -80,12 +71,12 @@ def _add_figures(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("figures for print, in place of the page")
     text = "draw each panel of the page as a file in this folder (needs matplotlib)"
     group.add_argument("--figures", type=Path, metavar="DIR", help=text)
-    text = f"of {', '.join(FORMATS)} one or more, separated by commas (default: pdf)"
+    text = f"of {', '.join(figures.FORMATS)} one or more, separated by commas (default: pdf)"
     group.add_argument("--format", default="pdf", metavar="FORMAT,...", help=text)
     text = "the horizontal axis (default: rounds, or time where asynchronous methods are among others)"
-    group.add_argument("--x", choices=[*AXES], help=text)
+    group.add_argument("--x", choices=[*figures.AXES], help=text)
     text = "one or two columns of a paper wide, 3.4 or 7 inches (default: 1)"
-    group.add_argument("--columns", type=int, choices=[*WIDTHS], default=1, help=text)
+    group.add_argument("--columns", type=int, choices=[*figures.WIDTHS], default=1, help=text)
     group.add_argument("--width", type=float, metavar="INCHES", help="another width")
     text = "above the axes, inside them, or none (default: outside)"
     group.add_argument("--legend", choices=("outside", "inside", "none"), default="outside", help=text)
@@ -93,16 +84,18 @@ def _add_figures(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--style", default="", metavar="FILE", help=text)
 
 
-def _look(arguments: argparse.Namespace) -> tuple[list[str], Print]:
+def _look(arguments: argparse.Namespace) -> tuple[list[str], figures.Print]:
     """Return the formats and the look of figures; SettingsError: one of the flags is not allowed."""
-    require_matplotlib()
+    figures.require_matplotlib()
     formats = list(dict.fromkeys(arguments.format.split(",")))
-    if unknown := [name for name in formats if name not in FORMATS]:
-        raise SettingsError(f"format is {unknown[0]!r}; it must be of {', '.join(FORMATS)}")
-    width = WIDTHS[arguments.columns] if arguments.width is None else arguments.width
-    if not MIN_WIDTH <= width <= MAX_WIDTH:
-        raise SettingsError(f"width is {width:g} inches; it must be from {MIN_WIDTH} to {MAX_WIDTH}")
-    return formats, Print(width, arguments.legend, arguments.style)
+    if unknown := [name for name in formats if name not in figures.FORMATS]:
+        raise SettingsError(f"format is {unknown[0]!r}; it must be of {', '.join(figures.FORMATS)}")
+    width = figures.WIDTHS[arguments.columns] if arguments.width is None else arguments.width
+    if not figures.MIN_WIDTH <= width <= figures.MAX_WIDTH:
+        raise SettingsError(
+            f"width is {width:g} inches; it must be from {figures.MIN_WIDTH} to {figures.MAX_WIDTH}"
+        )
+    return formats, figures.Print(width, arguments.legend, arguments.style)
 
 
 def _place(folders: Sequence[Path]) -> Path:

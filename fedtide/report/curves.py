@@ -47,6 +47,11 @@ class Curve(NamedTuple):
         """Its bands over all axes."""
         return [band for of in self.bands.values() for band in of.values()]
 
+    @property
+    def longest(self) -> int:
+        """The most points that a line of it has."""
+        return max(len(band.x) for band in self.every)
+
 
 class Against(NamedTuple):
     """A horizontal axis: its key in bands, name, unit (may be empty), and the unit's size."""
@@ -86,10 +91,8 @@ def curves_figure(
     points = int(np.clip(MAX_POINTS / max(1, len(labels)), MIN_POINTS, 400))
     drawn = {label: groups[label] for label in labels}
     main = _curves([*metrics, LOSS], drawn, points)
-    more = _curves(_others(metrics), drawn, points)
-    more = [
-        curve for curve in more if max(len(band.x) for band in curve.every) > 1
-    ]  # not the last value alone
+    # Not what was evaluated in the end alone.
+    more = [curve for curve in _curves(_others(metrics), drawn, points) if curve.longest > 1]
     if not main:
         return None
     axes = _axes(main)
@@ -230,7 +233,7 @@ def _view(
 def _switches(curves: Sequence[Curve]) -> tuple[dict[str, str], int]:
     """Return the switches to averaged lines and logarithmic axes, and how many points to average."""
     switches, window = {}, 0
-    longest = max(len(band.mean) for curve in curves for band in curve.every)
+    longest = max(curve.longest for curve in curves)
     if longest >= MIN_SMOOTHED:
         window = max(3, longest // 15) | 1  # odd: as many points before as after
         switches["smooth"] = f"Moving average of {window} points"

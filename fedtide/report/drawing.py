@@ -61,7 +61,9 @@ def draw(figure: Figure, view: Plot, panels: Mapping[str, Axes]) -> None:
     is_calendar = any(isinstance(x, str) for trace in view["data"] for x in trace["x"][:1])
     for panel, axes in panels.items():
         if is_calendar:
-            _mark_dates(axes)
+            locator = AutoDateLocator(maxticks=5)
+            axes.xaxis.set_major_locator(locator)
+            axes.xaxis.set_major_formatter(ConciseDateFormatter(locator))
         drawing = _Panel(figure, axes, layout)
         for trace in view["data"]:
             if trace.get("yaxis", "y") == panel:
@@ -201,12 +203,6 @@ def _set_axis(axes: Axes, which: str, own: Plot, is_titled: bool = True) -> None
         set_ends(0)
     if own.get("autorange") == "reversed":
         axis.set_inverted(True)
-
-
-def _mark_dates(axes: Axes) -> None:
-    locator = AutoDateLocator(maxticks=5)
-    axes.xaxis.set_major_locator(locator)
-    axes.xaxis.set_major_formatter(ConciseDateFormatter(locator))
 
 
 def _numbers(values: Sequence[Any]) -> Numbers:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, NamedTuple
 
@@ -213,11 +213,6 @@ class TimelineReport:
     never_asked: int
     never_asked_first: list[int]  # some of them
 
-    @property
-    def hours(self) -> float:
-        """The virtual hours."""
-        return self.virtual_seconds / 3600
-
 
 def statistics_of(settings: Settings, records: Sequence[Record], tasks: EventTasks) -> TimelineReport:
     """Return the statistics of rounds that `play` returned, and of their tasks."""
@@ -259,23 +254,15 @@ def describe_timeline(report: TimelineReport, devices: Sequence[str] = ()) -> It
     yield "rounds", f"{report.num_rounds:,}{_rate(report.num_rounds, report)}"
     incomplete = f", {report.incomplete / report.replies:.1%} of them incomplete" if report.replies else ""
     yield "replies", f"{report.replies:,}{_rate(report.replies, report)}{incomplete}"
-    numbers = {
-        "dropped": report.dropped,
-        "lost": report.lost,
-        "withdrawn": report.withdrawn,
-        "at work at the end": report.at_work,
-    }
-    yield (
-        "other tasks",
-        ", ".join(f"{number:,} {name}" for name, number in numbers.items() if number) or "none",
-    )
+    numbers = {"dropped": report.dropped, "lost": report.lost, "withdrawn": report.withdrawn}
+    numbers["at work at the end"] = report.at_work
+    others = [f"{number:,} {name}" for name, number in numbers.items() if number]
+    yield "other tasks", ", ".join(others) or "none"
     if report.lag.mean is not None:
         yield "lag", f"changes of the weights per reply: {_distribution(report.lag, '{:.3g}'.format)}"
         yield "seconds", f"of a task with a reply: {_distribution(report.task_seconds, duration)}"
-    yield (
-        "idle",
-        f"{report.idle:.1%} of the {count(report.limit, 'place')} when rounds begin, by their seconds",
-    )
+    places = count(report.limit, "place")
+    yield "idle", f"{report.idle:.1%} of the {places} when rounds begin, by their seconds"
     shares = [share for share in report.online if share is not None]
     if shares:
         yield "online", f"{sum(shares) / len(shares):.1%} of the members when rounds begin"
@@ -283,14 +270,12 @@ def describe_timeline(report: TimelineReport, devices: Sequence[str] = ()) -> It
 
 
 def _rate(number: int, report: TimelineReport) -> str:
-    if not report.hours:
+    if not report.virtual_seconds:
         return ""
-    rate = number / report.hours
+    rate = number / (report.virtual_seconds / 3600)
     return f", {f'{rate:,.0f}' if rate >= 100 else f'{rate:.3g}'} per virtual hour"
 
 
 def _distribution(spread: Spread, shown: Any) -> str:
-    names = ("mean", "median", "90th percentile", "largest")
-    return ", ".join(
-        f"{name} {shown(value)}" for name, value in zip(names, asdict(spread).values(), strict=True)
-    )
+    names = {"mean": "mean", "median": "median", "ninetieth": "90th percentile", "largest": "largest"}
+    return ", ".join(f"{name} {shown(getattr(spread, key))}" for key, name in names.items())

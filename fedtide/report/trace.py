@@ -9,7 +9,7 @@ import textwrap
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,13 +48,8 @@ ABOUT_SCHEMES = (
     "divided by its share of the data, relative to the mean: 1 is unbiased. Lines connect means of groups."
 )
 
-
-class Shown(NamedTuple):
-    """The contents of a trace's page."""
-
-    statistics: dict[str, Any]
-    lines: Sequence[Line]
-    figures: Sequence[Figure | None]
+Contents = tuple[dict[str, Any], list[Line], list[Figure | None]]
+"""The statistics of a trace, the lines of its summary, and its figures."""
 
 
 def show_trace(settings: Settings, console: Console) -> dict[str, Any]:
@@ -84,7 +79,7 @@ def show_trace(settings: Settings, console: Console) -> dict[str, Any]:
     return statistics | {"page": path} | ({"devices": list(trace.devices)} if trace.devices else {})
 
 
-def _by_rounds(federation: Federation) -> Shown:
+def _by_rounds(federation: Federation) -> Contents:
     settings, trace = federation.settings, federation.trace
     sizes, source = data_sizes(federation)
     work = (settings.local_steps, settings.local_epochs, settings.batch_size)
@@ -96,10 +91,10 @@ def _by_rounds(federation: Federation) -> Shown:
     if settings.clients_per_round:
         lines.append(("note", "sampling (clients-per-round) is ignored: all online clients are selected"))
     figures = [participation_figure([("", participation)]), _scheme_figure(report, trace.devices)]
-    return Shown({k: value for k, value in asdict(report).items() if k not in BY_CLIENT}, lines, figures)
+    return {k: value for k, value in asdict(report).items() if k not in BY_CLIENT}, lines, figures
 
 
-def _in_event_time(federation: Federation) -> Shown:
+def _in_event_time(federation: Federation) -> Contents:
     settings, trace = federation.settings, federation.trace
     records = list(play(settings, trace))
     tasks = tasks_of(records, settings.most_clients)
@@ -109,7 +104,7 @@ def _in_event_time(federation: Federation) -> Shown:
     runs = [TimedRun("", tasks, trace.devices)]
     participation = participation_figure([("", took_part)] if took_part else [])
     figures = [gantt_figure(runs), lag_figure(runs, [""]), participation]
-    return Shown(asdict(report), [*describe_timeline(report, trace.devices)], figures)
+    return asdict(report), [*describe_timeline(report, trace.devices)], figures
 
 
 def participation_of(trace: Trace, report: TraceReport, grid: StateGrid) -> Participation:

@@ -216,19 +216,12 @@ def _bias(scheme: str, weight: Numbers, full: Numbers, ratios: Numbers) -> Bias:
     if not scale:
         return Bias(scheme, 0.0, None, None, None, [], [], len(members))
     ratio = ratios[members]
-    order = np.argsort(ratio, kind="stable")
-    ranked = [(int(members[k]), float(ratio[k])) for k in [*order[:NAMED], *order[::-1][:NAMED]]]
-    first = len(order[:NAMED])
-    return Bias(
-        scheme,
-        scale,
-        float(ratio.min()),
-        float(np.median(ratio)),
-        float(ratio.max()),
-        ranked[first:],
-        ranked[:first],
-        int((ratio == 0).sum()),
+    order = members[np.argsort(ratio, kind="stable")]
+    neglected, favoured = (
+        [(int(k), float(ratios[k])) for k in clients] for clients in (order[:NAMED], order[::-1][:NAMED])
     )
+    least, median, most = (float(of(ratio)) for of in (np.min, np.median, np.max))
+    return Bias(scheme, scale, least, median, most, favoured, neglected, int((ratio == 0).sum()))
 
 
 def describe(report: TraceReport, devices: Sequence[str] = (), began: float | None = None) -> Iterator[Line]:
