@@ -140,7 +140,6 @@ class SeededTrace(Checked, Trace):
     seed: CountOrZero
 
     def round(self, t: int) -> RoundAvailability:
-        """Return the availability in round t (see `Trace.round`)."""
         check_round(t)
         return self.availability(t)
 
@@ -150,7 +149,7 @@ class SeededTrace(Checked, Trace):
 
     def rng(self, purpose: str, t: int) -> np.random.Generator:
         """Return a new generator for one purpose in round t; t = 0 for draws made once for all rounds."""
-        return generator(self.seed, purpose, t)
+        return np.random.default_rng([self.seed, *f"trace-{purpose}".encode(), t])
 
 
 class Draws:
@@ -206,11 +205,6 @@ def availability_in(trace: Trace, t: int) -> RoundAvailability:
     if not 0 <= now.completion.min() <= now.completion.max() <= 1:  # False for NaN
         raise ResultError(trace.round, "gives a completion outside 0..1")
     return now
-
-
-def generator(seed: int, purpose: str, t: int) -> np.random.Generator:
-    """Return a new generator, see `SeededTrace.rng`."""
-    return np.random.default_rng([seed, *f"trace-{purpose}".encode(), t])
 
 
 def complete_if_online(online: NDArray[np.bool_]) -> RoundAvailability:

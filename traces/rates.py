@@ -155,7 +155,6 @@ class Rates(RateTrace, name="rates"):
 
     @cached_property
     def rates(self) -> Numbers:
-        """Each client's rate, shape (N,)."""
         return self.p + ((self.highest or self.p) - self.p) * self.rng("rates", 0).random(self.num_clients)
 
 
@@ -197,7 +196,6 @@ class Labels(RateTrace, name="labels"):
 
     @cached_property
     def rates(self) -> Numbers:
-        """Each client's rate, shape (N,)."""
         rng, count = self.rng("labels", 0), self.label_shares.shape[1]
         if self.phi == "dirichlet":
             phi = rng.dirichlet(np.full(count, _ALPHA))

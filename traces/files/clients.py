@@ -69,8 +69,7 @@ class Clients:
 
     def check(self, place: str, value: float) -> None:
         """Raise SettingsError for a number that no client can have."""
-        if whole_number(place, "client", value, 0) >= self.most:
-            client_index(place, value, self._num_clients)
+        client_index(place, value, self.most)
 
     def found(self, path: str, numbers: NDArray[Any]) -> NDArray[np.intp]:
         """Return the client of each line, shape (n,), given what `read` returned; -1: none of the data's."""

@@ -70,8 +70,8 @@ def whole_number(place: str, name: str, value: float, minimum: int) -> int:
     return int(value)
 
 
-def client_index(place: str, value: float, num_clients: int) -> int:
-    """Return a value that must be one of the clients 0..N-1; otherwise raise ValueError."""
+def client_index(place: str, value: float, num_clients: float) -> int:
+    """Return a value that must be a client, 0..N-1; otherwise raise ValueError. N may be infinite."""
     client = whole_number(place, "client", value, 0)
     if client >= num_clients:
         last = num_clients - 1

@@ -23,13 +23,8 @@ class Pool(NamedTuple):
     floor: float
 
 
-def load_pools() -> tuple[Pool, ...]:
-    """Load the table `pools.toml`, which gives the source of every number."""
-    table = tomllib.loads(files("traces.patterns").joinpath("pools.toml").read_text(encoding="utf-8"))
-    return tuple(Pool(**pool) for pool in table["pool"])
-
-
-POOLS = load_pools()
+_TABLE = files("traces.patterns").joinpath("pools.toml")  # gives the source of every number
+POOLS = tuple(Pool(**pool) for pool in tomllib.loads(_TABLE.read_text(encoding="utf-8"))["pool"])
 
 
 def measured_completions() -> NDArray[np.float32]:

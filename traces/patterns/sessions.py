@@ -14,8 +14,6 @@ from traces.sessions import DrawnSessions
 
 _OWN = {"always": (), "exponential": ("on", "off"), "slots": ("seconds", "p")}
 
-_Lengths = NDArray[np.float64]
-
 
 @dataclass(frozen=True, kw_only=True)
 class ComeAndGo(TimedTrace, name="sessions"):
@@ -52,7 +50,7 @@ class ComeAndGo(TimedTrace, name="sessions"):
         share = {"always": 1.0, "exponential": self.on / (self.on + self.off), "slots": self.p}[self.kind]
         return DrawnSessions(self.num_clients, Draws(self.seed, "sessions"), share, self._lengths)
 
-    def _lengths(self, drawn: _Lengths, online: NDArray[np.bool_]) -> _Lengths:
+    def _lengths(self, drawn: NDArray[np.float64], online: NDArray[np.bool_]) -> NDArray[np.float64]:
         """Return the lengths of spells in seconds, given draws from 0 to 1."""
         if self.kind == "always":
             return np.full(len(drawn), np.inf)

@@ -63,7 +63,14 @@ class Speeds(SeededTrace, name="speeds"):
     @cached_property
     def factor(self) -> NDArray[np.float64]:
         """What each client's speeds are multiplied by, shape (N,)."""
-        return _factors(self.groups, self.factors, self.num_clients)
+        shares, by_group = _numbers("groups", self.groups), _numbers("factors", self.factors)
+        if len(shares) != len(by_group):
+            found = f"there are {len(shares)} groups and {len(by_group)} factors"
+            raise SettingsError(f"trace speeds: {found}, give a factor for each group")
+        if abs(shares.sum() - 1) > 1e-6:
+            raise SettingsError(f"trace speeds: groups is {self.groups!r:.40}; the shares must add up to 1")
+        ends = np.rint(np.cumsum(shares) * self.num_clients)
+        return by_group[np.searchsorted(ends[:-1], np.arange(self.num_clients), side="right")]
 
     @cached_property
     def _own(self) -> NDArray[np.float64]:
@@ -84,18 +91,6 @@ class Speeds(SeededTrace, name="speeds"):
         if self.kind == "exponential":
             return steps / (-np.log(uniform) * self.seconds)
         return steps / (self.low + (self.high - self.low) * uniform)
-
-
-def _factors(groups: str, factors: str, num_clients: int) -> NDArray[np.float64]:
-    """Return each client's factor, that of its group."""
-    shares, by_group = _numbers("groups", groups), _numbers("factors", factors)
-    if len(shares) != len(by_group):
-        found = f"there are {len(shares)} groups and {len(by_group)} factors"
-        raise SettingsError(f"trace speeds: {found}, give a factor for each group")
-    if abs(shares.sum() - 1) > 1e-6:
-        raise SettingsError(f"trace speeds: groups is {groups!r:.40}; the shares must add up to 1")
-    ends = np.rint(np.cumsum(shares) * num_clients)
-    return by_group[np.searchsorted(ends[:-1], np.arange(num_clients), side="right")]
 
 
 def _numbers(name: str, text: str) -> NDArray[np.float64]:

@@ -54,7 +54,6 @@ class Recorded(Recording, name="recorded"):
     """
 
     def read(self) -> tuple[DeviceLog, NDArray[np.intp]]:
-        """Read the device log; client k is device k."""
         log = read_device_log("trace recorded", self.file, self.num_clients, self._names)
         return log, np.arange(self.num_clients)
 

@@ -25,7 +25,6 @@ class FailureArchive(DrawnRecording, name="fta"):
     """
 
     def read(self) -> tuple[DeviceLog, NDArray[np.intp]]:
-        """Read the nodes and draw one per client."""
         return self.assign_devices(read_failure_archive("trace fta", self.file))
 
 
@@ -68,9 +67,8 @@ def read_failure_archive(reader: str, path: str) -> DeviceLog:
     np.minimum.at(begin, device, start)
     np.maximum.at(finish, device, stop)
     lines = events[online, 0]
-    unknown = np.full(len(lines), np.nan)
     return DeviceLog.build(
-        RawSessions(device[online], start[online], stop[online], unknown, unknown),
+        RawSessions(device[online], start[online], stop[online]),
         begin,
         np.maximum(finish, begin + SHORTEST),  # any length for a node that is never available
         lambda i: f"{reader}: {path}, line {lines[i]:.0f}",

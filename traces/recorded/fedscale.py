@@ -69,7 +69,6 @@ class Phones(DrawnRecording, name="phones"):
     data_dir: str = "data"
 
     def read(self) -> tuple[DeviceLog, NDArray[np.intp]]:
-        """Read the phones and draw one per client."""
         if self.source == "included":
             return self.assign_devices(read_fedscale("trace phones", self.file or str(shipped_phones())))
         if self.file:

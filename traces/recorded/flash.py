@@ -40,7 +40,6 @@ class Flash(DrawnRecording, name="flash"):
     """
 
     def read(self) -> tuple[DeviceLog, NDArray[np.intp]]:
-        """Read the phones and draw one per client."""
         return self.assign_devices(read_flash("trace flash", self.file))
 
 
@@ -71,9 +70,8 @@ def read_flash(reader: str, path: str) -> DeviceLog:
     begin, finish = np.array(records).T
     begin = np.where(np.isnan(begin), np.nanmin(begin), begin)
     start, end = np.array(sessions).T
-    unknown = np.full(len(sessions), np.nan)
     return DeviceLog.build(
-        RawSessions(device, start, end, unknown, unknown),
+        RawSessions(device, start, end),
         begin,
         np.where(finish > begin, finish, begin + 1),  # any length for phones without sessions
         lambda i: f"{reader}: {path}",

@@ -42,7 +42,6 @@ class FLHetBench(Recording, name="flhetbench"):
     state: Literal[1, 2, 3, 4] = 1
 
     def read(self) -> tuple[DeviceLog, NDArray[np.intp]]:
-        """Read both cases; client k is device k."""
         _ = self._measured
         timers = str(Path(self.file) / "data" / "cached_timers.json")
         return read_states(_READER, timers, self._case("state")), np.arange(self.num_clients)
@@ -106,8 +105,7 @@ def read_states(reader: str, path: str, phones: Sequence[Any]) -> DeviceLog:
     if not any(start < end for start, end in sessions):
         raise SettingsError(f"{reader}: {path}: none of the phones is ever online")
     start, end = np.array(sessions).T
-    unknown = np.full(len(sessions), np.nan)
-    raw = RawSessions(device, start, end, unknown, unknown)
+    raw = RawSessions(device, start, end)
     return DeviceLog.build(raw, np.zeros(len(cycle)), np.array(cycle), lambda i: places[device[i]])
 
 

@@ -36,8 +36,8 @@ class RawSessions(NamedTuple):
     device: ArrayLike
     start: ArrayLike
     end: ArrayLike
-    speed: ArrayLike
-    up_rate: ArrayLike
+    speed: ArrayLike = np.nan
+    up_rate: ArrayLike = np.nan
     down_rate: ArrayLike = np.nan
 
 

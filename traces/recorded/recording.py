@@ -88,7 +88,6 @@ class Recording(TimedTrace):
 
     @property
     def start(self) -> int:
-        """When round 1 starts, in the time of the sessions."""
         return int(microseconds(self.begin))
 
     def rates(self, t: int, there: Online) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
