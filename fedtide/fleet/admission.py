@@ -29,7 +29,9 @@ def register(superlink: SuperLink, file: Boards, keys: Mapping[str, str], replac
         _check(name, key, client, boards, nodes, replace)
         node = _node_of(key, nodes)
         number = superlink.register(name, key) if node is None else node.number
-        board = boards[name] = Board(client if client is not None else _client(name, boards), number, key)
+        if client is None and name in boards:
+            client = boards[name].client
+        board = boards[name] = Board(client, number, key)
         file.write(boards)
         told = "registered" if node is None else "is registered already"
         who = "" if board.client is None else f", client {board.client}"
@@ -83,7 +85,3 @@ def _check(
 def _node_of(key: str, nodes: list[Node]) -> Node | None:
     wanted = key_bytes(key)
     return next((node for node in nodes if node.key == wanted), None)
-
-
-def _client(name: str, boards: Mapping[str, Board]) -> int | None:
-    return boards[name].client if name in boards else None

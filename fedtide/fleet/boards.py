@@ -39,11 +39,6 @@ class Board(NamedTuple):
         return f"SHA256:{base64.b64encode(digest).decode().rstrip('=')}"
 
 
-def fleet_file() -> Path:
-    """Return the file of the boards."""
-    return Path(os.environ.get("FLWR_HOME") or Path.home() / ".flwr") / FILE
-
-
 def check_name(name: str) -> None:
     """Raise SettingsError for a name that would not be one everywhere."""
     if not _NAME.fullmatch(name):
@@ -73,11 +68,12 @@ class Boards:
     superlink
         Its name in Flower's config.toml.
     path
-        The file; one that is not there has none.
+        The file, by default that in Flower's own folder; one that is not there has none.
     """
 
     def __init__(self, superlink: str, path: Path | None = None) -> None:
-        self.superlink, self.path = superlink, path or fleet_file()
+        self.superlink = superlink
+        self.path = path or Path(os.environ.get("FLWR_HOME") or Path.home() / ".flwr") / FILE
 
     def read(self) -> dict[str, Board]:
         """Return the boards; SettingsError: the file is damaged."""

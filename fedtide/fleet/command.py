@@ -16,10 +16,11 @@ from fedtide.base.display import exit_code
 from fedtide.base.errors import SettingsError
 from fedtide.base.files import check_replaceable, replacing
 from fedtide.base.wording import new_console, say
+from fedtide.engine.run_files import records_in
 from fedtide.fleet.admission import register, unregister
 from fedtide.fleet.boards import Boards
 from fedtide.fleet.lasting import LastingRun
-from fedtide.fleet.status import State, newest_run, prometheus, recorded, states, table_of
+from fedtide.fleet.status import State, newest_run, prometheus, states, table_of
 from fedtide.fleet.superlink import connected
 
 PROG = "fedtide fleet"
@@ -97,7 +98,9 @@ def look(options: argparse.Namespace) -> list[State]:
     """Return how the boards are now."""
     with connected(options.superlink) as superlink:
         nodes = superlink.nodes()
-    return states(nodes, Boards(options.superlink).read(), recorded(newest_run(options.run)))
+    folder = newest_run(options.run)
+    records = records_in(folder, lenient=True) if folder else ()
+    return states(nodes, Boards(options.superlink).read(), records)
 
 
 def _show(options: argparse.Namespace, boards: list[State]) -> None:

@@ -18,7 +18,6 @@ from fedtide.base.errors import SettingsError
 from fedtide.base.wording import duration, plain
 from fedtide.engine.observers import Record
 from fedtide.engine.records import is_number
-from fedtide.engine.run_files import records_in
 from fedtide.fleet.boards import Board
 from fedtide.fleet.superlink import GONE, Node
 
@@ -26,7 +25,6 @@ RUNS = (Path("/var/lib/fedtide/runs"), Path("runs"))
 """Where runs are looked for, the first that is there."""
 UNITS = {"temperature": " °C", "disk-free": " MB", "memory-free": " MB", "battery": " %", "energy": " J"}
 """Of what boards report, see clients/device/health.py."""
-_LAST = "last reply"
 
 
 @dataclass
@@ -69,7 +67,8 @@ def states(nodes: Iterable[Node], boards: Mapping[str, Board], records: Iterable
         name = numbers.get(node.number) or node.name or str(node.number)
         own = found.setdefault(name, State(name))
         if own.node in (None, node.number):
-            own.node, own.state, own.since = node.number, node.state, _seconds(node.since)
+            own.node, own.state = node.number, node.state
+            own.since = datetime.fromisoformat(node.since).timestamp() if node.since else None
     of_client = {own.client: own for own in found.values() if own.client is not None}
     for record in records:
         with suppress(AttributeError, KeyError, OverflowError, TypeError, ValueError):  # it is no board's
@@ -108,8 +107,9 @@ def _take(record: Record, found: Mapping[str, State], of_client: dict[int, State
 def table_of(boards: Iterable[State], now: float) -> Group:
     """Return a table with a row for each board, for 80 columns, and below it lines that may be longer."""
     table = Table(box=SIMPLE, pad_edge=False, padding=(0, 1, 0, 0))
-    for title in ("board", "client", "state", "for", _LAST, "round", "replies", "failed", "steps/s"):
-        table.add_column(title, no_wrap=title in _WHOLE, justify="right" if title in _RIGHT else "left")
+    for title in ("board", "client", "state", "for", "last reply", "round", "replies", "failed", "steps/s"):
+        is_number = title in ("client", "round", "replies", "failed", "steps/s")
+        table.add_column(title, no_wrap=title in ("board", "state"), justify="right" if is_number else "left")
     lines = []
     for own in boards:
         name = plain(own.name, 63)
@@ -126,15 +126,12 @@ def table_of(boards: Iterable[State], now: float) -> Group:
     return Group(table, *map(escape, lines))
 
 
-_WHOLE = ("board", "state")
-_RIGHT = ("client", "round", "replies", "failed", "steps/s")
-
-
 def prometheus(boards: Iterable[State], now: float) -> str:
     """Return the states as Prometheus reads them (text format 0.0.4)."""
     lines: dict[str, list[str]] = {}
     for own in boards:
-        labels = f'board="{_label(own.name)}",client="{"" if own.client is None else own.client}"'
+        board = plain(own.name, 63).replace("\\", "\\\\").replace('"', '\\"')
+        labels = f'board="{board}",client="{"" if own.client is None else own.client}"'
         values: dict[str, Any] = {
             "up": int(own.state == "online"),
             "last_reply_age_seconds": None if own.replied is None else now - own.replied,
@@ -153,15 +150,6 @@ def prometheus(boards: Iterable[State], now: float) -> str:
     )
 
 
-def recorded(folder: Path | None) -> Iterable[Record]:
-    """Return the records of a run folder; without one, none."""
-    return () if folder is None else records_in(folder, lenient=True)
-
-
-def _seconds(moment: str) -> float | None:
-    return datetime.fromisoformat(moment).timestamp() if moment else None
-
-
 def _ago(moment: float | None, now: float) -> str:
     return "" if moment is None else duration(max(0.0, now - moment))
 
@@ -171,7 +159,3 @@ def _shown(key: str, value: Any) -> str:
         value = f"{value:.0f}" if abs(value) >= 1000 else f"{value:.4g}"
     said = plain(value, 40)
     return f"{plain(key, 30)} {said}{UNITS.get(key, '')}"
-
-
-def _label(text: str) -> str:
-    return plain(text, 63).replace("\\", "\\\\").replace('"', '\\"')
