@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from importlib import import_module
 from importlib.metadata import entry_points, version
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 SUPERNODE, CLIENT_APP = "flower-supernode", "flwr-clientapp"
@@ -59,7 +59,7 @@ def replace_waits(sleep: Callable[[float], None]) -> None:
     for the reply to a message that is in work.
     """
     find(f"{LOOP}:time")
-    _set("time", SimpleNamespace(**{**vars(time), "sleep": sleep}))
+    find(LOOP).time = SimpleNamespace(**{**vars(time), "sleep": sleep})
 
 
 def discard_tasks_of_stopped_runs() -> None:
@@ -83,9 +83,4 @@ def discard_tasks_of_stopped_runs() -> None:
         calls |= {name: failing(calls[name]) for name in ("pull_object", "confirm_message_received")}
         return receive(**calls)  # type: ignore[no-any-return]
 
-    _set(RECEIVE, receiving)
-
-
-def _set(name: str, value: object) -> None:
-    loop: ModuleType = find(LOOP)
-    setattr(loop, name, value)
+    setattr(find(LOOP), RECEIVE, receiving)

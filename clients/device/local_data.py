@@ -18,7 +18,7 @@ the run's task. Nothing is unpickled, and memory is bounded.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -40,9 +40,7 @@ class DataSpec(NamedTuple):
     """Where a device's examples are; see the beginning of this file."""
 
     path: str
-    target: str = (
-        ""  # the column of a CSV file that is predicted; empty: that of the run's table, or the last
-    )
+    target: str = ""  # the column of a CSV file to predict; empty: that of the run's table, or the last
     classes: str = ""  # their names, with `+` between them; empty: their numbers
     fast_copy: str = ""  # an .npz file in which they are kept once they have been read; empty: there is none
 
@@ -198,18 +196,13 @@ def _from_arrays(
     return LocalData(x, y.astype(np.int64), count, f"data {path}", None, given.vocabulary)
 
 
-def _numbering(names: Sequence[str]) -> Callable[[str], int]:
-    """Return a function that gives the number of a class, by its name or as it is."""
-    positions = {name: position for position, name in enumerate(names)}
-
-    def number(text: str) -> int:
-        if names:
-            if text not in positions:
-                raise ValueError(f"{text[:40]!r} is not one of the classes {'+'.join(names)[:200]}")
-            return positions[text]
-        return class_number(text)
-
-    return number
+def _number_of(folder: str, names: Sequence[str]) -> int:
+    """Return the number of the class of a folder, by the names of all classes or, without any, as it is."""
+    if not names:
+        return class_number(folder)
+    if folder not in names:
+        raise ValueError(f"{folder[:40]!r} is not one of the classes {'+'.join(names)[:200]}")
+    return names.index(folder)
 
 
 def _read_folder(path: Path, names: Sequence[str], given: Preprocessing) -> LocalData:
@@ -218,16 +211,14 @@ def _read_folder(path: Path, names: Sequence[str], given: Preprocessing) -> Loca
         raise ValueError("it has no subfolders; there must be one for each class")
     numbered = all(name.isascii() and name.isdigit() for name in folders)
     listed = names or ([] if numbered else folders)
-    number_of = _numbering(listed)
     of_number: dict[int, str] = {}
     for folder in folders:
-        if (other := of_number.setdefault(number_of(folder), folder)) != folder:
+        if (other := of_number.setdefault(_number_of(folder, listed), folder)) != folder:
             raise ValueError(f"folders {other!r} and {folder!r} are of one class; move the examples into one")
     parts: list[NDArray[np.float32]] = []
     classes: list[int] = []
     size = 0
-    for folder in folders:
-        number = number_of(folder)
+    for number, folder in of_number.items():
         for file in sorted((path / folder).iterdir()):
             if file.name[0] == ".":
                 continue
@@ -251,30 +242,20 @@ def _read_folder(path: Path, names: Sequence[str], given: Preprocessing) -> Loca
 
 def _read_inputs(file: Path, given: Preprocessing) -> NDArray[np.float32]:
     """Return the examples of one file in the folder of a class, shape (n, *input_shape)."""
-    suffix = file.suffix.lower()
-    try:
-        if suffix in IMAGES:
-            image = _read_image(file)[None]
+    with _naming(file):
+        if file.suffix.lower() in IMAGES:
+            with opened(file) as image:
+                pixels = pixels_of(image)[None]
+            x = np.ascontiguousarray(pixels, np.float32) / np.float32(np.iinfo(pixels.dtype).max)
             if given.pixels:
-                given.pixels.standardise(image)
-            return image
-        if suffix != ".npz":
+                given.pixels.standardise(x)
+            return x
+        if file.suffix.lower() != ".npz":
             raise ValueError("it is neither an image nor an .npz file; take it out of the folder")
         arrays = read_arrays(file, MAX_BYTES)
         if "x" not in arrays:
             raise ValueError("it has no array 'x', the inputs")
         return _numbers("x", arrays["x"])
-    except OSError as error:
-        raise ValueError(f"data {file}: {error.strerror or error}") from None
-    except ValueError as error:
-        raise ValueError(f"data {file}: {error}") from None
-
-
-def _read_image(file: Path) -> NDArray[np.float32]:
-    """Return an image, shape (1, H, W) or (3, H, W), from 0 to 1."""
-    with opened(file) as image:
-        pixels = pixels_of(image)
-    return np.ascontiguousarray(pixels, np.float32) / np.float32(np.iinfo(pixels.dtype).max)
 
 
 def _tokens(given: NDArray[Any], vocabulary: int) -> NDArray[np.int64]:

@@ -80,7 +80,7 @@ class Node:
     def closing_metrics(self, config: FitConfig, start: float) -> dict[str, Scalar]:
         """Return the last metrics of every reply: whether the client leaves, and the time since `start`."""
         reported: dict[str, Scalar] = {}
-        if self._is_leaving():
+        if os.path.exists(self.departing_file) or self._asks(is_leaving):
             reported[metrics.DEPARTING] = True
             self._expect_farewell(config)
         if self.task_data:
@@ -92,10 +92,6 @@ class Node:
     def has_left(self) -> bool:
         """Whether the client has left before this run."""
         return self._asks(has_left)
-
-    def _is_leaving(self) -> bool:
-        """Whether the client leaves for good."""
-        return os.path.exists(self.departing_file) or self._asks(is_leaving)
 
     def _asks(self, question: Callable[[Path, str], bool]) -> bool:
         """Look into the folder of the state; one that cannot be used does not discard the client's work."""

@@ -90,7 +90,8 @@ def supervise(launch: Launch, folder: Path) -> int:
                 if launch.departs:
                     (folder / DEPARTING).touch()
                 (folder / STOP).touch()
-        return 0 if until is not None else _exit_code(node.returncode)
+        # One that ended by itself has never 0, so that systemd starts it again.
+        return 0 if until is not None else max(node.returncode or 0, 1)
 
 
 def _start(module: str, *arguments: str, env: dict[str, str] | None = None) -> subprocess.Popen[bytes]:
@@ -115,8 +116,3 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
-
-
-def _exit_code(code: int | None) -> int:
-    """Return the exit code for a SuperNode that ended by itself: never 0, so that systemd starts it again."""
-    return 1 if code is None or code <= 0 else code

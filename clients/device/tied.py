@@ -13,8 +13,9 @@ import threading
 import time
 
 
-def end_with(parent: int) -> None:
-    """End this process by SIGTERM once its parent is gone."""
+def main() -> None:
+    """Run the module that the command line names, until SIGTERM ends it once its parent is gone."""
+    parent = os.getppid()
 
     def watch() -> None:
         while os.getppid() == parent:
@@ -22,11 +23,6 @@ def end_with(parent: int) -> None:
         os.kill(os.getpid(), signal.SIGTERM)
 
     threading.Thread(target=watch, daemon=True).start()
-
-
-def main() -> None:
-    """Run the module that the command line names."""
-    end_with(os.getppid())
     del sys.argv[0]
     runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
 
