@@ -93,9 +93,8 @@ class EventGrid(GridTransport):
         results = [(self.proxy(e.client), e.outcome) for e in ended if isinstance(e.outcome, FitRes)]
         for e in ended:
             if isinstance(e.outcome, str):
-                why[e.client] = (
-                    e.outcome if e.round == server_round else f"task of round {e.round}: {e.outcome}"
-                )
+                late = "" if e.round == server_round else f"task of round {e.round}: "
+                why[e.client] = late + e.outcome
         self._note(results)
         tasks = [(e, (e.client, e.round, e.moment)) for e in ended if e.client not in farewells]
         self._record = {

@@ -7,24 +7,7 @@ import re
 
 from flwr.app import Error
 from flwr.common.constant import ErrorCode as ErrorCode
-from flwr.compat.common.recorddict_compat import (
-    evaluateins_to_recorddict as evaluateins_to_recorddict,
-)
-from flwr.compat.common.recorddict_compat import (
-    fitins_to_recorddict as fitins_to_recorddict,
-)
-from flwr.compat.common.recorddict_compat import (
-    getpropertiesins_to_recorddict as getpropertiesins_to_recorddict,
-)
-from flwr.compat.common.recorddict_compat import (
-    recorddict_to_evaluateres as recorddict_to_evaluateres,
-)
-from flwr.compat.common.recorddict_compat import (
-    recorddict_to_fitres as recorddict_to_fitres,
-)
-from flwr.compat.common.recorddict_compat import (
-    recorddict_to_getpropertiesres as recorddict_to_getpropertiesres,
-)
+from flwr.compat.common import recorddict_compat as recorddict_compat
 from flwr.server.compat.grid_client_proxy import GridClientProxy
 from flwr.serverapp import Grid
 from flwr.supercore.constant import TaskType

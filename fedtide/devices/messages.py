@@ -28,6 +28,7 @@ from flwr.serverapp import Grid
 from fedtide.base import one_object
 from fedtide.base.contract import Scalar, metrics
 from fedtide.devices import flower_compat as compat
+from fedtide.devices.flower_compat import recorddict_compat as records
 from fedtide.engine.transports.base import EngineLost
 
 QUESTION = MessageTypeLegacy.GET_PROPERTIES  # the identity of a node
@@ -44,7 +45,7 @@ GIVEN_UP = (
 HAS_LEFT = "its client has left for good; `fedtide-leave --undo` on the board lets it come back"
 UNKNOWN = -1  # the client of a node that has not been identified
 UNREADABLE = (ValueError, KeyError, TypeError, IndexError)
-WHO_ARE_YOU = compat.getpropertiesins_to_recorddict(GetPropertiesIns({}))
+WHO_ARE_YOU = records.getpropertiesins_to_recorddict(GetPropertiesIns({}))
 
 
 class Sent(NamedTuple):
@@ -78,7 +79,11 @@ class Messages:
         for first in range(0, len(contents), self._batch):
             batch = contents[first : first + self._batch]
             now = time.monotonic()  # before Flower's clock starts
-            messages = [message(content, node, kind, server_round, ttl) for node, _, content in batch]
+            group = str(server_round)
+            messages = [
+                Message(content, dst_node_id=node, message_type=kind, group_id=group, ttl=ttl)
+                for node, _, content in batch
+            ]
             with calling_the_superlink():
                 accepted = {*self.grid.push_messages(messages)}
             for sent, (node, client, _) in zip(messages, batch, strict=True):
@@ -114,9 +119,8 @@ class Messages:
 
     def give_up(self, node: int) -> list[Sent]:
         """Expect no more answers of a node; return the tasks that it has not answered."""
-        given_up = {name: sent for name, sent in self._open.items() if sent.node == node}
-        self._open = {name: sent for name, sent in self._open.items() if name not in given_up}
-        return [sent for sent in given_up.values() if sent.kind != QUESTION]
+        given_up = [name for name, sent in self._open.items() if sent.node == node]
+        return [sent for sent in map(self._open.pop, given_up) if sent.kind != QUESTION]
 
     def busy(self) -> dict[int, Sent]:
         """Return the tasks that clients are still at work on, by client."""
@@ -135,13 +139,6 @@ def calling_the_superlink() -> Iterator[None]:
         raise EngineLost(GIVEN_UP if unknown else f"the SuperLink has failed: {error}") from error
 
 
-def message(
-    content: RecordDict, node: int, kind: str, server_round: int, ttl: float | None = None
-) -> Message:
-    """Return a message to a node; after `ttl` seconds, 12 hours by default, Flower refuses an answer."""
-    return Message(content, dst_node_id=node, message_type=kind, group_id=str(server_round), ttl=ttl)
-
-
 def packed(instructions: Sequence[tuple[ClientProxy, FitIns | EvaluateIns]]) -> dict[str, RecordDict]:
     """Pack instructions by the client's name; one that clients share is packed only once."""
     distinct = {id(instruction): instruction for _, instruction in instructions}
@@ -151,8 +148,8 @@ def packed(instructions: Sequence[tuple[ClientProxy, FitIns | EvaluateIns]]) -> 
 
 def _pack(instruction: FitIns | EvaluateIns) -> RecordDict:
     if isinstance(instruction, FitIns):
-        return compat.fitins_to_recorddict(instruction, keep_input=True)
-    return compat.evaluateins_to_recorddict(instruction, keep_input=True)
+        return records.fitins_to_recorddict(instruction, keep_input=True)
+    return records.evaluateins_to_recorddict(instruction, keep_input=True)
 
 
 def with_scalars(content: RecordDict, scalars: Mapping[str, Any]) -> RecordDict:
@@ -171,9 +168,9 @@ def unpacked(content: RecordDict, kind: str) -> FitRes | EvaluateRes | str:
     try:
         content = one_object.unpacked(content)
         if kind == MessageType.TRAIN:
-            result = compat.recorddict_to_fitres(content, keep_input=False)
+            result = records.recorddict_to_fitres(content, keep_input=False)
         else:
-            result = compat.recorddict_to_evaluateres(content)
+            result = records.recorddict_to_evaluateres(content)
     except UNREADABLE as reason:
         return str(reason)
     if result.status.code != Code.OK:
@@ -187,7 +184,7 @@ def identity(content: RecordDict) -> tuple[Scalar | None, bool] | str:
     The reason, if it says that its client has left for good.
     """
     try:
-        said = compat.recorddict_to_getpropertiesres(content).properties
+        said = records.recorddict_to_getpropertiesres(content).properties
     except UNREADABLE:
         return None, False
     if said.get(metrics.DEPARTING) is True:
