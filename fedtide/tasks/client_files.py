@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,11 +27,8 @@ from fedtide.tasks.texts import numbered_characters
 MAX_BYTES = 4 << 30  # of a file, once it is unpacked
 
 
-class Client(NamedTuple):
-    """A client's own examples; those to test on are None where no client has any."""
-
-    train: Examples
-    test: Examples | None
+Readers = Mapping[str, Callable[[], Examples]]
+"""What reads the examples of each client, by the client's name."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,30 +41,27 @@ class ClientFiles(Checked, ABC):
 
     clients_are_apart: ClassVar[bool] = True
     default_partition: ClassVar[None] = None
+    default_model: ClassVar[str] = "logistic"  # takes any numbers; texts need `lstm`
     name: ClassVar[str]
 
-    @property
-    def default_model(self) -> str:
-        """One that takes any numbers; texts need `lstm`."""
-        return "logistic"
-
     @abstractmethod
-    def clients(self) -> Mapping[str, Callable[[], Client]]:
-        """Return what reads each client's examples, by the client's name; SettingsError: there are none."""
+    def readers(self) -> tuple[Readers, Readers | None]:
+        """Return those of examples to train and to test on, None of the latter where no client has any.
+
+        SettingsError: there are no clients.
+        """
 
     def federate(
         self, num_clients: int, partition: PartitionFn | None, sizes: SizesFn, holdout: float, seed: int
     ) -> FederatedData:
-        """Give each client its own examples; see `TaskSource.federate`."""
-        readers = self.clients()
-        there = sorted(readers, key=float if exact([*readers]) else str)
-        what = f"clients in {self.folder}"
-        chosen = choose_clients(self.name, what, len(there), num_clients, sizes, seed)
-        names = [there[client] for client in chosen]
-        own = {name: readers[name]() for name in names}
-        train, owners = self._joined({name: client.train for name, client in own.items()})
-        if any(client.test for client in own.values()):
-            test, tested = self._joined({name: client.test for name, client in own.items() if client.test})
+        train_of, test_of = self.readers()
+        there = sorted(train_of, key=float if exact([*train_of]) else str)
+        names = choose_clients(self.name, f"clients in {self.folder}", there, num_clients, sizes, seed)
+        own = {name: train_of[name]() for name in names}
+        train, owners = self._joined(own)
+        if test_of is not None:
+            to_test = {k: test_of[k]() if k in test_of else (x[:0], y[:0]) for k, (x, y) in own.items()}
+            test, tested = self._joined(to_test)
             if not len(tested):
                 raise SettingsError(
                     f"{self.folder}: the examples to test on are of none of the clients that are drawn; "
@@ -87,8 +81,8 @@ class ClientFiles(Checked, ABC):
 
     def _joined(self, own: Mapping[str, Examples]) -> tuple[Examples, NDArray[np.intp]]:
         """Return the examples of clients one after the other, and the position of the client of each."""
-        (first, (x, y)), *others = own.items()
-        for name, (inputs, targets) in [(first, (x, y)), *others]:
+        first, (x, y) = next(iter(own.items()))
+        for name, (inputs, targets) in own.items():
             where = f"{self.folder}: client {name}"
             if targets.shape != (len(inputs),):
                 shapes = f"inputs of shape {inputs.shape} and targets of shape {targets.shape}"
@@ -159,21 +153,13 @@ class NpzFiles(ClientFiles):
 
     name: ClassVar[str] = "npz"
 
-    def clients(self) -> Mapping[str, Callable[[], Client]]:
+    def readers(self) -> tuple[Readers, Readers | None]:
         folder = Path(self.folder)
-        train = folder / "train" if (folder / "train").is_dir() else folder
-        test = folder / "test" if train != folder and (folder / "test").is_dir() else None
-        names = [path.stem for path in train.glob("[!.]*.npz")]
-        if not names:
+        is_split = (folder / "train").is_dir()
+        train = _npz_readers(folder / "train" if is_split else folder)
+        if not train:
             raise SettingsError(f"task npz: there are no files *.npz in {folder / 'train'} or {folder}")
-        return {name: partial(self._read, name, train, test) for name in names}
-
-    def _read(self, name: str, train: Path, test: Path | None) -> Client:
-        known = _arrays(train / f"{name}.npz")
-        if test is None:
-            return Client(known, None)
-        file = test / f"{name}.npz"
-        return Client(known, _arrays(file) if file.exists() else (known[0][:0], known[1][:0]))
+        return train, _npz_readers(folder / "test") if is_split and (folder / "test").is_dir() else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -198,19 +184,19 @@ class Leaf(ClientFiles):
 
     name: ClassVar[str] = "leaf"
 
-    def clients(self) -> Mapping[str, Callable[[], Client]]:
-        train, test = (_users(Path(self.folder) / split) for split in ("train", "test"))
+    def readers(self) -> tuple[Readers, Readers | None]:
+        train = self._readers("train", "user")
         if not train:
             raise SettingsError(f"task leaf: there are no users in {Path(self.folder) / 'train'}/*.json")
-        return {name: partial(self._read, name, own, test) for name, own in train.items()}
+        return train, self._readers("test", "test examples of user") or None
 
-    def _read(self, name: str, own: Mapping[str, Any], test: Mapping[str, Mapping[str, Any]]) -> Client:
-        train = _lists(f"{self.folder}: user {name}", own)
-        if not test:
-            return Client(train, None)
-        if name not in test:
-            return Client(train, (train[0][:0], train[1][:0]))
-        return Client(train, _lists(f"{self.folder}: test examples of user {name}", test[name]))
+    def _readers(self, split: str, what: str) -> Readers:
+        users = _users(Path(self.folder) / split)
+        return {name: partial(_lists, f"{self.folder}: {what} {name}", own) for name, own in users.items()}
+
+
+def _npz_readers(folder: Path) -> Readers:
+    return {path.stem: partial(_arrays, path) for path in folder.glob("[!.]*.npz")}
 
 
 def _arrays(file: Path) -> Examples:

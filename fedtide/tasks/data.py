@@ -107,14 +107,14 @@ class PartitionedData:
         holdout_share: float,
         seed: int,
         criterion: Criterion = CROSS_ENTROPY,
-        augmentation: Augmentation | None = None,
         client_names: Sequence[str] = (),
         derive: Callable[[Examples], Examples] | None = None,
-        vocabulary: int = 0,
-        preprocessing: Preprocessing | None = None,
-        client_groups: tuple[str, ...] = (),
+        **others: Any,
     ) -> PartitionedData:
-        """Assign each client its part, rows of `train`, and hold out a share of it, drawn by the seed."""
+        """Assign each client its part, rows of `train`, and hold out a share of it, drawn by the seed.
+
+        `others` are further attributes.
+        """
         totals = np.array([len(part) for part in parts], dtype=np.int64)
         sizes = totals - holdout_counts(totals, holdout_share)
         order = np.concatenate(parts)
@@ -124,13 +124,11 @@ class PartitionedData:
             order = order[np.lexsort((keys, np.repeat(np.arange(len(parts)), totals)))]
         offsets = np.concatenate([[0], np.cumsum(totals)])
         test = derive(test) if derive else test
-        stored = (train, test, num_outputs, order, offsets, sizes, holdout_share)
-        more = (criterion, augmentation, tuple(client_names), derive, vocabulary)
-        return cls(*stored, *more, preprocessing, client_groups)
+        stored = (train, test, num_outputs, order, offsets, sizes, holdout_share, criterion)
+        return cls(*stored, client_names=tuple(client_names), derive=derive, **others)
 
     @property
     def input_shape(self) -> tuple[int, ...]:
-        """Shape of one input."""
         return self.test[0].shape[1:]
 
     def examples(self, client: int, rows: NDArray[np.intp]) -> Examples:

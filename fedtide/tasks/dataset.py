@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 
 MAX_GROUPS = 100  # of clients
+C = TypeVar("C")
 
 
 class TaskSource(Protocol):
@@ -208,23 +209,25 @@ class DividedTask(ABC):
     def federate(
         self, num_clients: int, partition: PartitionFn | None, sizes: SizesFn, holdout: float, seed: int
     ) -> FederatedData:
-        """Give each client its own examples, or divide them by the partition; see `TaskSource.federate`."""
         data = self.dataset()
-        if data.owners is not None:
-            parts, names = data.owners.divide(num_clients, sizes, seed), data.owners.names
-            groups = data.owners.groups.of_clients(parts, names) if data.owners.groups else ()
+        names: Sequence[str] = ()
+        groups: tuple[str, ...] = ()
+        if (owners := data.owners) is not None:
+            parts, names = owners.divide(num_clients, sizes, seed), owners.names
+            groups = owners.groups.of_clients(parts, names) if owners.groups else ()
         elif partition is not None:
-            parts, names = divided(data.train[1], num_clients, partition, sizes, seed), ()
-            groups = ()
+            parts = divided(data.train[1], num_clients, partition, sizes, seed)
         else:
             raise SettingsError(
                 f"task {self.name}: the data are not divided among the clients; "
                 f"name a partition such as {self.default_partition}"
             )
-        stored = (data.train, data.test, data.num_outputs, parts, holdout, seed)
-        known = (data.criterion, data.augmentation, names)
-        done = data.preprocessing
-        return PartitionedData.divide(*stored, *known, preprocessing=done, client_groups=groups)
+        return PartitionedData.divide(
+            *(data.train, data.test, data.num_outputs, parts, holdout, seed, data.criterion, names),
+            augmentation=data.augmentation,
+            preprocessing=data.preprocessing,
+            client_groups=groups,
+        )
 
 
 @dataclass(frozen=True)
@@ -237,7 +240,6 @@ class DatasetTask(DividedTask):
     default_model: str = DividedTask.default_model
 
     def dataset(self) -> Dataset:
-        """Read the data set."""
         return self.load()
 
 
@@ -267,6 +269,12 @@ def rows_of(clients: NDArray[np.integer], count: int) -> Partition:
     return np.split(np.argsort(clients, kind="stable"), ends[:-1])
 
 
+def consecutive(counts: Iterable[int]) -> Partition:
+    """Return the rows of clients that own so many each, one client's after the other's."""
+    ends = np.cumsum([*counts])
+    return np.split(np.arange(ends[-1]), ends[:-1])
+
+
 def default_partition(owned: bool, classes: bool) -> str | None:
     """Return the default partition: None for examples with owners, else one that suits the targets."""
     return None if owned else "dirichlet:alpha=0.5" if classes else "iid"
@@ -287,20 +295,19 @@ def distinct(texts: Sequence[str]) -> tuple[list[str], NDArray[np.intp]]:
 
 
 def choose_clients(
-    task: str, what: str, available: int, num_clients: int, sizes: SizesFn, seed: int
-) -> list[int]:
-    """Choose which natural clients take part, in ascending order.
+    task: str, what: str, there: Sequence[C], num_clients: int, sizes: SizesFn, seed: int
+) -> list[C]:
+    """Choose which of the natural clients take part, in their order.
 
     `what` are the clients in the plural, for messages. `sizes` must be the default, as natural clients have
     the examples that they have.
     """
-    if num_clients > available:
-        raise SettingsError(
-            f"task {task}: there are {available} {what}; set --num-clients {available} or less"
-        )
+    count = len(there)
+    if num_clients > count:
+        raise SettingsError(f"task {task}: there are {count} {what}; set --num-clients {count} or less")
     require_own_sizes(f"task {task}: examples belong to {what}", num_clients, sizes, seed)
     rng = np.random.default_rng([seed, *b"natural"])
-    return sorted(rng.choice(available, num_clients, replace=False).tolist())
+    return [there[k] for k in sorted(rng.choice(count, num_clients, replace=False).tolist())]
 
 
 def require_own_sizes(what: str, num_clients: int, sizes: SizesFn, seed: int) -> None:

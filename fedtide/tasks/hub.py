@@ -16,10 +16,18 @@ from fedtide.base.errors import SettingsError
 from fedtide.base.preprocessing import FIRST, Feature, Texts, TokenKind
 from fedtide.base.wording import plain
 from fedtide.tasks.data import Examples, FederatedData, PartitionedData, test_rows
-from fedtide.tasks.dataset import Groups, choose_clients, counted_rows, default_partition, divided, rows_of
+from fedtide.tasks.dataset import (
+    Groups,
+    choose_clients,
+    consecutive,
+    counted_rows,
+    default_partition,
+    divided,
+    rows_of,
+)
 from fedtide.tasks.hub_columns import HubColumn
 from fedtide.tasks.images import Augment, Pixels, augmentation
-from fedtide.tasks.language import METRICS, Blocks, Tokenizer, federated, rows_of_parts
+from fedtide.tasks.language import METRICS, Blocks, Tokenizer, check_place, federated
 from fedtide.tasks.partition import Partition, PartitionFn
 from fedtide.tasks.sizes import SizesFn
 from fedtide.tasks.tables import MAX_NAMES, Kind, Table, prepared
@@ -132,7 +140,6 @@ class Hub(Checked):
     def federate(
         self, num_clients: int, partition: PartitionFn | None, sizes: SizesFn, holdout: float, seed: int
     ) -> FederatedData:
-        """Divide the training examples among the clients; see `TaskSource.federate`."""
         if sum(map(bool, (self.image, self.text, self.features))) > 1:
             raise SettingsError("task hf: set one of image, text and features, not several")
         if partition is None and not self.client:
@@ -144,23 +151,25 @@ class Hub(Checked):
             return self._language(table, num_clients, partition, sizes, holdout, seed)
         train, columns = table.train, [*table.columns]
         names: list[str] = []
-        if self.client:
-            values, owners = table.take("client", self.client).distinct()
-            parts, names = self._of_owners(values, owners[train], num_clients, sizes, seed)
+        if partition is None:
+            parts, names = self._of_owners(table, num_clients, sizes, seed)
             table.counted = counted_rows(train, parts, self.absent)
         groups = self._groups(table)
         targets, target = table.targets("label", self.label, self.kind)
-        if not self.client:
-            assert partition is not None
+        if partition is not None:
             parts = divided(targets[train], num_clients, partition, sizes, seed)
         x, derive, vocabulary, features = self._inputs(table)
         pixels = derive if isinstance(derive, Pixels) else None
         preprocessing, num_outputs, criterion = prepared(target, features, columns, pixels)
-        changes = augmentation(self.augment, pixels.black) if pixels else None
-        known, held = (x[train], targets[train]), (x[~train], targets[~train])
-        own = (num_outputs, parts, holdout, seed, criterion, changes, names, derive, vocabulary)
-        of_clients = groups.of_clients(parts, names) if groups else ()
-        return PartitionedData.divide(known, held, *own, preprocessing, of_clients)
+        return PartitionedData.divide(
+            (x[train], targets[train]),
+            (x[~train], targets[~train]),
+            *(num_outputs, parts, holdout, seed, criterion, names, derive),
+            augmentation=augmentation(self.augment, pixels.black) if pixels else None,
+            vocabulary=vocabulary,
+            preprocessing=preprocessing,
+            client_groups=groups.of_clients(parts, names) if groups else (),
+        )
 
     def _language(
         self,
@@ -182,13 +191,11 @@ class Hub(Checked):
             return Blocks.cut(np.concatenate(tokens), self.length)
 
         known, names, groups = np.flatnonzero(table.train), list[str](), self._groups(table)
-        if self.client:
-            owners = table.take("client", self.client).distinct()
-            own, names = self._of_owners(owners[0], owners[1][known], num_clients, sizes, seed)
+        if partition is None:
+            own, names = self._of_owners(table, num_clients, sizes, seed)
             of_clients = [blocks(known[rows]) for rows in own]
-            train, parts = Blocks.joined(of_clients), rows_of_parts(of_clients)
+            train, parts = Blocks.joined(of_clients), consecutive(len(own.there) for own in of_clients)
         else:
-            assert partition is not None
             train, own = blocks(known), []
             parts = divided(train.tokens, num_clients, partition, sizes, seed)
         test = blocks(np.flatnonzero(~table.train))
@@ -207,12 +214,13 @@ class Hub(Checked):
         return groups
 
     def _of_owners(
-        self, values: list[Any], owners: NDArray[np.intp], num_clients: int, sizes: SizesFn, seed: int
+        self, table: Table[HubColumn], num_clients: int, sizes: SizesFn, seed: int
     ) -> tuple[Partition, list[str]]:
-        """Return the rows and the names of clients that are drawn from the values of the column."""
-        there, owners = np.unique(owners, return_inverse=True)
+        """Return the training rows and the names of clients that are drawn from the values of the column."""
+        values, owners = table.take("client", self.client).distinct()
+        there, owners = np.unique(owners[table.train], return_inverse=True)
         what = f"values of column {self.client!r} in split {self.split}"
-        chosen = choose_clients(f"hf:{self.name}", what, len(there), num_clients, sizes, seed)
+        chosen = choose_clients(f"hf:{self.name}", what, range(len(there)), num_clients, sizes, seed)
         rows = rows_of(owners, len(there))
         return [rows[client] for client in chosen], [str(values[there[client]]).strip() for client in chosen]
 
@@ -261,9 +269,10 @@ class Hub(Checked):
             raise SettingsError(f"task hf: Hugging Face's datasets is not installed; {EXTRA}") from None
         folder = Path(self.name)
         try:
+            check_place(self.name)
             if folder.is_dir():
                 found = datasets.load_from_disk(self.name)
-            elif folder.exists() or self.name.startswith((".", "/", "~")) or self.name.count("/") > 1:
+            elif folder.exists():
                 raise SettingsError("there is no such folder")
             elif self.name.isidentifier() and find_spec(
                 f"datasets.packaged_modules.{self.name}"

@@ -85,7 +85,6 @@ class ImageFolder(Checked):
     def federate(
         self, num_clients: int, partition: PartitionFn | None, sizes: SizesFn, holdout: float, seed: int
     ) -> FederatedData:
-        """Divide the images among the clients; see `TaskSource.federate`."""
         train, test = self._splits()
         numbers = _class_numbers(f"task folder: {self.path}", [*train, *test])
         names: list[str] = []
@@ -93,7 +92,7 @@ class ImageFolder(Checked):
         if train[0].client:
             there, clients = distinct([image.client for image in train])
             what = f"clients in {self.path}"
-            chosen = choose_clients("folder", what, len(there), num_clients, sizes, seed)
+            chosen = choose_clients("folder", what, range(len(there)), num_clients, sizes, seed)
             names = [there[client] for client in chosen]
             drawn = np.isin(clients, chosen)
             clients = np.searchsorted(chosen, clients[drawn])
@@ -151,8 +150,6 @@ class ImageFolder(Checked):
                 try:
                     with opened(image.file) as found:
                         yield found
-                except SettingsError:
-                    raise
                 except (OSError, ValueError) as error:
                     reason = getattr(error, "strerror", None) or error
                     raise SettingsError(f"task folder: {image.file}: {reason}") from None
@@ -177,7 +174,7 @@ def _listed(folder: Path) -> list[Image]:
                 raise SettingsError(f"task folder: {deeper[0]} is one folder too deep: {where}")
             found += [Image(file, inner.name, outer.name) for file in _files(inner)]
         found += [Image(file, outer.name, "") for file in _files(outer)]
-    if found and len({bool(image.client) for image in found}) > 1:
+    if len({bool(image.client) for image in found}) > 1:
         alone = next(image.file for image in found if not image.client)
         raise SettingsError(
             f"task folder: {alone} lies in the folder of a class, and others in one of a client and a class"

@@ -16,7 +16,7 @@ from fedtide.base.files import read_text
 from fedtide.base.numbers import exact
 from fedtide.tasks.criteria import ACCURACY, IGNORED, Criterion, Metric
 from fedtide.tasks.data import TEST_SHARE, Examples, FederatedData, PartitionedData
-from fedtide.tasks.dataset import choose_clients
+from fedtide.tasks.dataset import choose_clients, consecutive
 from fedtide.tasks.partition import PartitionFn
 from fedtide.tasks.sizes import SizesFn
 
@@ -184,12 +184,6 @@ def federated(
     )
 
 
-def rows_of_parts(parts: Sequence[Blocks]) -> list[NDArray[np.intp]]:
-    """Return the rows of each part in `Blocks.joined`."""
-    ends = np.cumsum([len(part.there) for part in parts])
-    return np.split(np.arange(ends[-1]), ends[:-1])
-
-
 @dataclass(frozen=True, kw_only=True)
 class TextFiles(Checked):
     """Next token in a client's own texts: a file NAME.txt for each client, or a folder of such files.
@@ -217,18 +211,14 @@ class TextFiles(Checked):
 
     @property
     def default_model(self) -> str:
-        """The tokenizer's."""
         return f"hf-lm:path={self.tokenizer}"
 
     def federate(
         self, num_clients: int, partition: PartitionFn | None, sizes: SizesFn, holdout: float, seed: int
     ) -> FederatedData:
-        """Give each client its own texts; see `TaskSource.federate`."""
         files = self._files()
         there = sorted(files, key=float if exact([*files]) else str)
-        what = f"clients in {self.folder}"
-        chosen = choose_clients("text", what, len(there), num_clients, sizes, seed)
-        names = [there[client] for client in chosen]
+        names = choose_clients("text", f"clients in {self.folder}", there, num_clients, sizes, seed)
         tokenizer, train, test = Tokenizer(self.tokenizer), list[Blocks](), list[Blocks]()
         for name in names:
             tokens = np.concatenate(tokenizer.documents([_text(file) for file in files[name]]))
@@ -239,7 +229,8 @@ class TextFiles(Checked):
             if not any(len(part.there) for part in blocks):
                 raise SettingsError(f"task text: the texts in {self.folder} are too short to {split} on")
         joined = Blocks.joined(train), Blocks.joined(test)
-        return federated(*joined, rows_of_parts(train), tokenizer.vocabulary, holdout, seed, names)
+        parts = consecutive(len(own.there) for own in train)
+        return federated(*joined, parts, tokenizer.vocabulary, holdout, seed, names)
 
     def _files(self) -> dict[str, list[Path]]:
         """Return the files of each client, by its name."""

@@ -16,7 +16,7 @@ from fedtide.base.download import download, obtaining
 from fedtide.base.errors import SettingsError
 from fedtide.base.files import read_bytes
 from fedtide.tasks.data import Examples, FederatedData, PartitionedData
-from fedtide.tasks.dataset import choose_clients
+from fedtide.tasks.dataset import choose_clients, consecutive
 from fedtide.tasks.partition import PartitionFn
 from fedtide.tasks.sizes import SizesFn
 
@@ -70,23 +70,20 @@ class Shakespeare(Checked):
     def federate(
         self, num_clients: int, partition: PartitionFn | None, sizes: SizesFn, holdout: float, seed: int
     ) -> FederatedData:
-        """Give each client a role; see `TaskSource.federate`."""
         roles = read_plays(Path(self.data_dir))
         texts = {
             f"{play}: {role}": " ".join(" ".join(lines).split())
             for (play, role), lines in sorted(roles.items())
             if len(lines) >= self.min_lines
         }
-        # Each part needs one sequence and the character after it.
-        least = self.length + 1
-        names = [
+        long_enough = [
             name
-            for name, text in texts.items()
-            if (cut := int(TRAIN_SHARE * len(text))) >= least and len(text) - cut >= least
+            for name, text in texts.items()  # each part needs one sequence and the character after it
+            if min(cut := int(TRAIN_SHARE * len(text)), len(text) - cut) > self.length
         ]
         what = f"roles with at least {self.min_lines} lines and enough text"
-        chosen = choose_clients("shakespeare", what, len(names), num_clients, sizes, seed)
-        return self._divide({names[role]: texts[names[role]] for role in chosen}, holdout, seed)
+        names = choose_clients("shakespeare", what, long_enough, num_clients, sizes, seed)
+        return self._divide({name: texts[name] for name in names}, holdout, seed)
 
     def _divide(self, texts: dict[str, str], holdout: float, seed: int) -> FederatedData:
         codes = [_CODES[np.frombuffer(t.encode("latin-1", "replace"), np.uint8)] for t in texts.values()]
@@ -96,10 +93,8 @@ class Shakespeare(Checked):
             train.append(np.arange(begin, cut - self.length, self.stride, dtype=np.int32))
             test.append(np.arange(cut, end - self.length, self.test_stride, dtype=np.int32))
             begin = end
-        ends = np.cumsum([len(starts) for starts in train])
-        parts = np.split(np.arange(ends[-1]), ends[:-1])
         stored = [(starts, np.zeros(len(starts), np.uint8)) for starts in map(np.concatenate, (train, test))]
-        own = (len(ALPHABET), parts, holdout, seed)
+        own = (len(ALPHABET), consecutive(map(len, train)), holdout, seed)
         derive = Sequences(np.concatenate(codes), self.length)
         return PartitionedData.divide(
             stored[0], stored[1], *own, client_names=[*texts], derive=derive, vocabulary=len(ALPHABET)

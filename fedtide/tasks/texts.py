@@ -22,7 +22,7 @@ from fedtide.base.errors import SettingsError
 from fedtide.base.files import open_regular
 from fedtide.base.preprocessing import FIRST, PADDING, UNKNOWN, TokenKind, tokens_of
 from fedtide.tasks.data import TEST_SHARE, Examples, FederatedData, PartitionedData
-from fedtide.tasks.dataset import choose_clients, counted_rows
+from fedtide.tasks.dataset import choose_clients, consecutive, counted_rows
 from fedtide.tasks.partition import PartitionFn
 from fedtide.tasks.sizes import SizesFn
 
@@ -49,7 +49,6 @@ class Tokens:
 
     @classmethod
     def of(cls, kind: TokenKind, texts: list[str], length: int) -> Tokens:
-        """Split texts."""
         cut = [tokens_of(kind, text, length) for text in texts]
         lengths = np.array([*map(len, cut)], np.intp)
         if kind == "characters":
@@ -187,13 +186,12 @@ class Sentiment140(Checked):
     def federate(
         self, num_clients: int, partition: PartitionFn | None, sizes: SizesFn, holdout: float, seed: int
     ) -> FederatedData:
-        """Give each client the tweets of a user; see `TaskSource.federate`."""
         table = Table(Path(self.data_dir) / "sentiment140")
         counts = Counter(row.user for row in table.rows())
         users = sorted(user for user, count in counts.items() if count >= self.min_tweets)
         what = f"users with at least {self.min_tweets} tweets"
-        chosen = choose_clients("sentiment140", what, len(users), num_clients, sizes, seed)
-        tweets: dict[str, list[Row]] = {users[position]: [] for position in chosen}
+        chosen = choose_clients("sentiment140", what, users, num_clients, sizes, seed)
+        tweets: dict[str, list[Row]] = {user: [] for user in chosen}
         for row in table.rows():
             if row.user in tweets:
                 tweets[row.user].append(row)
@@ -206,7 +204,7 @@ class Sentiment140(Checked):
         rows = [row for own in clients for row in sorted(own)]
         cuts = [len(own) - max(1, int(TEST_SHARE * len(own))) for own in clients]
         train = np.concatenate([np.arange(len(own)) < cut for own, cut in zip(clients, cuts, strict=True)])
-        parts = np.split(np.arange(train.sum()), np.cumsum(cuts)[:-1])
+        parts = consecutive(cuts)
         tokens = Tokens.of("words", [row.text for row in rows], self.words)
         derive: Callable[[Examples], Examples] = wide
         if self.glove:
