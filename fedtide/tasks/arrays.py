@@ -106,7 +106,6 @@ class Task(DividedTask):
         return default_partition(self.owners is not None, are_classes(self.train[1]))
 
     def dataset(self) -> Dataset:
-        """Return the examples as a data set."""
         targets, criterion = self.train[1], self.criterion
         if np.issubdtype(targets.dtype, np.integer):
             count = int(max(part.max(initial=0) for part in (targets, self.test[1]))) + 1

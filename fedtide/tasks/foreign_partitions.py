@@ -33,22 +33,19 @@ def indices(
     """
     place = f"partition indices: {file}"
     require_equal(f"{place}: the file says how many examples each client has", sizes, len(labels))
-    lists = _lists(place, _content(place, file), len(sizes))
+    try:
+        content = parse_json(read_text(file, MAX_BYTES))
+    except OSError as error:
+        raise SettingsError(f"{place}: cannot be read: {error.strerror}") from None
+    except ValueError as error:  # also: not UTF-8, or a NUL in the name
+        raise SettingsError(f"{place}: not as expected: {error}") from None
+    lists = _lists(place, content, len(sizes))
     for client, rows in enumerate(lists):
         if not isinstance(rows, list) or not all(type(row) is int for row in rows):
             raise SettingsError(f"{place}: client {client} needs a list of whole numbers, the rows it holds")
         if not rows:
             raise SettingsError(f"{place}: client {client} has no rows, but every client needs at least one")
     return _checked(place, lists, len(labels))
-
-
-def _content(place: str, file: str) -> Any:
-    try:
-        return parse_json(read_text(file, MAX_BYTES))
-    except OSError as error:
-        raise SettingsError(f"{place}: cannot be read: {error.strerror}") from None
-    except ValueError as error:  # also: not UTF-8, or a NUL in the name
-        raise SettingsError(f"{place}: not as expected: {error}") from None
 
 
 def _lists(place: str, content: Any, num_clients: int) -> Sequence[Any]:

@@ -67,13 +67,15 @@ class HubColumn(Column):
         return labels, [*names]
 
     def numbers(self) -> NDArray[np.float64]:
+        import pyarrow.compute as compute
         import pyarrow.types as types
 
         array = flat = self._arrow()
         kinds = (types.is_list, types.is_large_list, types.is_fixed_size_list)
         if any(is_kind(array.type) for is_kind in kinds):
             flat = array.flatten()
-            if not len(array) or len(flat) % len(array) or not _same_lengths(array):
+            least, most = compute.min_max(compute.list_value_length(array)).as_py().values()
+            if not most or least != most:
                 raise SettingsError(f"{self.what} has lists of different lengths")
         if not (types.is_integer(flat.type) or types.is_floating(flat.type) or types.is_boolean(flat.type)):
             raise SettingsError(f"{self.what} has {self.kind}, not numbers")
@@ -136,10 +138,3 @@ class HubColumn(Column):
                 return f"{self.what}, row {row} of split {plain(name, 40)}"
             row -= len(split)
         raise IndexError(row)
-
-
-def _same_lengths(array: Any) -> bool:
-    import pyarrow.compute as compute
-
-    least, most = compute.min_max(compute.list_value_length(array)).as_py().values()
-    return bool(least == most and most)

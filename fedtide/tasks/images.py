@@ -152,7 +152,6 @@ class ImageTask(DividedTask, Checked):
         return getattr(datasets, self.source)
 
     def dataset(self) -> Dataset:
-        """Read the images."""
         with obtaining(f"task {self.name}", "images", self.data_dir, self.by_hand.format(self.data_dir)):
             train, test = self.read(train=True), self.read(train=False)
             channels = train[0].shape[1]
@@ -209,7 +208,6 @@ class Emnist(ImageTask):
 
     @property
     def num_classes(self) -> int:  # type: ignore[override]
-        """Number of classes of the split."""
         return EMNIST_CLASSES.get(self.split, 10)
 
     def read(self, train: bool, **options: Any) -> Examples:

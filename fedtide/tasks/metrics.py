@@ -279,7 +279,6 @@ class _Untyped(Option):
     """An option of a function that does not declare its type: a number, true or false, else text."""
 
     def parse(self, text: str, where: str = "") -> Any:
-        """Return the value that a text stands for."""
         if text.lower() in ("true", "false"):
             return text.lower() == "true"
         for kind in (int, float):

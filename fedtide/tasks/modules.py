@@ -26,7 +26,6 @@ class Block(nn.Module):
         self.main, self.shortcut = nn.Sequential(*main), nn.Sequential(*shortcut)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the sum, after ReLU."""
         return functional.relu(self.main(x) + self.shortcut(x))
 
 
@@ -42,7 +41,6 @@ class Recurrent(nn.Module):
         self.outputs = nn.Linear(memory.hidden_size, num_outputs)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the outputs, shape (n, num_outputs)."""
         states, _ = self.memory(self.vectors(x))
         outputs: Tensor = self.outputs(states[:, -1])
         return outputs

@@ -321,11 +321,9 @@ class Tabular(DividedTask, Checked):
 
     @property
     def default_model(self) -> str:  # type: ignore[override]
-        """The simplest one."""
         return "logistic" if self.kind == "classification" else "mlp"
 
     def dataset(self) -> Dataset:
-        """Read the file."""
         table = read_columns(Path(self.file), self.standardise)
         names = [*table.columns]
         table.take_all("drop", self.drop)
