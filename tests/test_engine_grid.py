@@ -240,7 +240,7 @@ def test_a_late_reply_counts_for_the_client_that_its_board_was(federation: Feder
     assert nodes.nodes.of_client == {2: node}
     assert nodes.proxy(1).cid == "1"
     nodes.nodes.leave(1)  # nor does it leave for the other one
-    assert nodes.nodes.clients() == [2]
+    assert nodes.nodes.clients() == {2}
 
 
 def test_a_node_that_does_not_say_who_it_is_holds_nobody_up(

@@ -192,8 +192,8 @@ def launch_of(options: argparse.Namespace, folder: Path, numpy: bool) -> Launch:
         arguments += ["--auth-supernode-private-key", str(Path(options.key).absolute())]
     recorder = []
     if options.record_trace:
-        recorder = ["--client", str(options.client_id), "--file", str(config["record-trace"])]
-        recorder += ["--server", options.superlink]
+        file = str(config["record-trace"])
+        recorder = ["--client", str(options.client_id), "--file", file, "--server", options.superlink]
     client = "clients.numpy_client" if numpy else "clients.torch_client"
     imports = (client,) if options.resident else ()
     return Launch(arguments, recorder, imports, options.poll, options.on_stop == "depart", options.grace)

@@ -288,7 +288,7 @@ class GridTransport(Transport):
 
     def _present(self) -> set[int]:
         """Return the clients whose nodes are online."""
-        return {*self.nodes.clients()}
+        return self.nodes.clients()
 
     def _look(self) -> None:
         """Note which nodes are online, and ask the new ones to identify themselves."""

@@ -117,13 +117,10 @@ class Nodes:
         if client in self.of_client:  # or its board is another client by now
             self._known[self.of_client[client]].left = True
 
-    def clients(self) -> list[int]:
-        """Return the clients whose nodes are online, in ascending order."""
-        return sorted(
-            client
-            for client, node in self.of_client.items()
-            if node in self._online and not self._known[node].left
-        )
+    def clients(self) -> set[int]:
+        """Return the clients whose nodes are online."""
+        online = {client: node for client, node in self.of_client.items() if node in self._online}
+        return {client for client, node in online.items() if not self._known[node].left}
 
     def identity(self, client: int) -> Identity:
         """Return what the node has said that speaks for a client."""
