@@ -50,7 +50,6 @@ class Combined(Trace):
 
     @property
     def repeats_after(self) -> float:
-        """The longest of the traces' cycles (see `Trace.repeats_after`)."""
         return max(trace.repeats_after for trace in self.parts)
 
     def round(self, t: int) -> RoundAvailability:
@@ -64,21 +63,17 @@ class Combined(Trace):
         return RoundAvailability(member, online, completion)
 
     def lost(self, t: int) -> NDArray[np.bool_]:
-        """Return which replies are lost in at least one of the traces (see `Trace.lost`)."""
         return np.asarray(np.any([trace.lost(t) for trace in self.parts], axis=0))
 
     def delay(self, t: int) -> NDArray[np.int32]:
-        """Return by how many rounds replies are late at most (see `Trace.delay`)."""
         return np.asarray(np.max([trace.delay(t) for trace in self.parts], axis=0))
 
     def participation(self, t: int) -> NDArray[np.float64] | None:
-        """Return the product of the traces' probabilities, if all are known (see `Trace.participation`)."""
         parts = [trace.participation(t) for trace in self.parts]
         known = [part for part in parts if part is not None]
         return np.asarray(np.prod(known, axis=0)) if len(known) == len(parts) else None
 
     def ends(self, t: int) -> int | None:
-        """Return when round t ends on the slowest clock (see `Trace.ends`)."""
         return max((end for trace in self.parts if (end := trace.ends(t)) is not None), default=None)
 
     @staticmethod

@@ -104,9 +104,9 @@ def _bytes(size: str) -> Callable[[PlainPickle], bytes]:
     return lambda machine: machine.take(count(machine))
 
 
-def _text(size: str, encoding: str = "utf-8", errors: str = "surrogatepass") -> _Step:
+def _text(size: str, encoding: str = "utf-8") -> _Step:
     content = _bytes(size)
-    return _push(lambda machine: content(machine).decode(encoding, errors))
+    return _push(lambda machine: content(machine).decode(encoding, "surrogatepass"))
 
 
 def _long(size: str) -> _Step:
