@@ -82,8 +82,7 @@ class FileStore:
         except FileNotFoundError:
             return None
         except (OSError, ValueError, MemoryError) as error:
-            reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
-            self._set_aside(reason or type(error).__name__)
+            self._set_aside(getattr(error, "strerror", None) or str(error) or type(error).__name__)
             return None
 
     def save(self, memory: Memory) -> None:
@@ -94,11 +93,8 @@ class FileStore:
                 self._remove_old()
             write_durably(self.path, to_bytes(memory), temporary)
         except OSError as error:
-            reason = error.strerror or str(error)
-            raise OSError(
-                f"{self.path.parent} (state-dir): {reason}; it must be a folder with free space that can be "
-                "written to"
-            ) from error
+            reason = f"{error.strerror or error}; it must be a folder with free space that can be written to"
+            raise OSError(f"{self.path.parent} (state-dir): {reason}") from error
 
     def _set_aside(self, reason: str) -> None:
         bad = self.path.with_name(f"{self.path.name}.bad")

@@ -139,8 +139,7 @@ class StockStrategy(FlexibleStrategy):
     def task(self, client: int) -> Task | None:
         """Return the task of this client alone, if it has one."""
         task = self._tasks[client]
-        plain = Task(scalars=self._shared)
-        return None if task == plain else task
+        return None if task == self.shared_task() else task
 
     def aggregate_fit(
         self, server_round: int, results: ReplyTable | list[FitResult], failures: Failures
