@@ -103,6 +103,16 @@ def test_leaf(tmp_path: Path) -> None:
     assert (data.test[0].tolist(), data.test[1].tolist(), data.num_outputs) == ([[[7, 8]]], [2], 3)
 
 
+def test_inputs_to_train_and_to_test_on_are_of_one_kind(tmp_path: Path) -> None:
+    """JSON writes 2 for a float of 2.0; texts of another length are refused."""
+    leaf(tmp_path / "a", train={"f1": ([[5, 6.5]], [1]), "f2": ([[5, 6]], [0])}, test={"f1": ([[7, 8]], [1])})
+    data: Any = data_of(f"leaf:folder={tmp_path / 'a'}", 2)
+    assert data.test[0].dtype == np.float32
+    leaf(tmp_path / "b", train={"f1": (["to b"], ["e"])}, test={"f1": (["to"], ["b"])})
+    with pytest.raises(ValueError, match=r"client f1 has inputs of type <U1 of shape \(2,\), client f1 <U1"):
+        data_of(f"leaf:folder={tmp_path / 'b'}", 1)
+
+
 def test_texts_of_leaf(tmp_path: Path, simulate: Callable[..., Any]) -> None:
     """Their characters, and the ones that follow, are numbered in their order."""
     train = {"A_PAGE": (["to b", "o be"], ["e", " "]), "B": (["é to"], ["b"])}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -57,12 +57,15 @@ class ClientFiles(Checked, ABC):
         train_of, test_of = self.readers()
         there = sorted(train_of, key=float if exact([*train_of]) else str)
         names = choose_clients(self.name, f"clients in {self.folder}", there, num_clients, sizes, seed)
-        own = {name: train_of[name]() for name in names}
-        train, owners = self._joined(own)
+        own = [(name, train_of[name]()) for name in names]
+        count = sum(len(y) for _, (_, y) in own)
         if test_of is not None:
-            to_test = {k: test_of[k]() if k in test_of else (x[:0], y[:0]) for k, (x, y) in own.items()}
-            test, tested = self._joined(to_test)
-            if not len(tested):
+            tested = ((name, test_of[name]()) for name in names if name in test_of)
+            own += [(name, examples) for name, examples in tested if len(examples[1])]
+        (x, y), owners = self._joined(own)
+        train, test, owners = (x[:count], y[:count]), (x[count:], y[count:]), owners[:count]
+        if test_of is not None:
+            if not len(test[1]):
                 raise SettingsError(
                     f"{self.folder}: the examples to test on are of none of the clients that are drawn; "
                     "without the folder test, a fifth of all examples is for testing"
@@ -79,10 +82,10 @@ class ClientFiles(Checked, ABC):
         stored = (data.train, data.test, outputs, rows_of(owners, num_clients), holdout, seed, criterion)
         return PartitionedData.divide(*stored, client_names=names, vocabulary=vocabulary)
 
-    def _joined(self, own: Mapping[str, Examples]) -> tuple[Examples, NDArray[np.intp]]:
+    def _joined(self, own: Sequence[tuple[str, Examples]]) -> tuple[Examples, NDArray[np.intp]]:
         """Return the examples of clients one after the other, and the position of the client of each."""
-        first, (x, y) = next(iter(own.items()))
-        for name, (inputs, targets) in own.items():
+        first, (x, y) = own[0]
+        for name, (inputs, targets) in own:
             where = f"{self.folder}: client {name}"
             if targets.shape != (len(inputs),):
                 shapes = f"inputs of shape {inputs.shape} and targets of shape {targets.shape}"
@@ -91,8 +94,8 @@ class ClientFiles(Checked, ABC):
                 if (here.shape[1:], here.dtype.kind == "U") != (known.shape[1:], known.dtype.kind == "U"):
                     shown = f"{here.dtype} of shape {here.shape[1:]}, client {first} {known.dtype}"
                     raise SettingsError(f"{where} has {what} of type {shown} of shape {known.shape[1:]}")
-        lengths = [len(targets) for _, targets in own.values()]
-        joined = tuple(np.concatenate(arrays) for arrays in zip(*own.values(), strict=True))
+        lengths = [len(targets) for _, (_, targets) in own]
+        joined = tuple(np.concatenate(arrays) for arrays in zip(*(of for _, of in own), strict=True))
         return (joined[0], joined[1]), np.repeat(np.arange(len(own)), lengths)
 
     def _inputs(self, *splits: NDArray[Any]) -> tuple[list[NDArray[Any]], int]:

@@ -164,7 +164,7 @@ def _listed(folder: Path) -> list[Image]:
     """Return the images of a split: in folders of classes, or of clients and classes."""
     found = []
     if loose := sorted(
-        entry for entry in folder.iterdir() if entry.suffix.lower() in IMAGES and entry.is_file()
+        entry for entry in folder.glob("[!.]*") if entry.suffix.lower() in IMAGES and entry.is_file()
     ):
         raise SettingsError(f"task folder: {loose[0]} is not in the folder of a class")
     for outer in _folders(folder):

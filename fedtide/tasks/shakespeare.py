@@ -121,13 +121,13 @@ def read_plays(data_dir: Path) -> Roles:
     source = tomllib.loads(SOURCE.read_text(encoding="utf-8"))
     roles: Roles = {}
     with obtaining("task shakespeare", "plays", folder, f"put the .xml files of {source['page']} there"):
-        if not any(folder.glob("*.xml")):
+        if not any(folder.glob("[!.]*.xml")):
             # Elsewhere first: an interrupted download must not look like a complete one.
             part = data_dir / "shakespeare.part"
             for name, sha256 in source["files"].items():
                 download(f"{source['url']}/{name}", part / name, sha256)
             part.rename(folder)
-        for path in sorted(folder.glob("*.xml")):
+        for path in sorted(folder.glob("[!.]*.xml")):
             title, lines = read_play(path)
             roles |= {(title, role): own for role, own in lines.items()}
     return roles
