@@ -427,3 +427,6 @@ def test_weights_of_any_round(tmp_path: Path) -> None:
         np.testing.assert_array_equal(one, other)
     with pytest.raises(ValueError, match="has no weights of round 5: --keep-weights 5 would have kept"):
         whole.weights_after(5)
+    for number in (8, -1):
+        with pytest.raises(fedtide.SettingsError, match=rf"has rounds 0 to 7, and no round {number}"):
+            whole.weights_after(number)

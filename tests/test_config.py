@@ -115,6 +115,7 @@ def test_settings_can_be_restored_from_their_mapping() -> None:
     settings = Settings(strategy="fedavg", num_rounds=3, learning_rate=0.5, train_loss=True)
     assert Settings.from_mapping(settings.as_mapping(), "test") == settings
     assert Settings.from_mapping({"learning-rate": 1}, "test").learning_rate == 1.0
+    assert Settings.from_mapping({"max-update-norm": 5}, "test").max_update_norm == "5"
     assert all(field.metadata["help"] for field in fields(Settings))
 
 

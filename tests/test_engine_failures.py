@@ -21,6 +21,7 @@ from rich.console import Console
 from test_engine_run_folder import no_file_above
 
 import clients.simulated.virtual
+import fedtide
 import sim
 from clients.memory.spill import Memories
 from clients.simulated.virtual import is_out_of_memory
@@ -216,6 +217,8 @@ def test_ctrl_c_ends_a_run_in_this_process(simulate: Callable[..., Any]) -> None
 def test_a_time_limit_is_refused_where_it_cannot_be_kept() -> None:
     with pytest.raises(ValueError, match="client-timeout is 5, but engine is inline"):
         Settings(engine="inline", client_timeout=5.0)
+    with pytest.raises(ValueError, match="client-timeout: runs of a comparison train in one process each"):
+        fedtide.compare(strategy=["fedavg", "mifa"], num_rounds=2, client_timeout=5, num_workers=1)
 
 
 def test_a_memory_that_cannot_be_stored_or_read_ends_the_run(

@@ -181,7 +181,9 @@ def test_no_function_of_the_system_is_called(here: Path) -> None:
         victim.communicate(b"\n")
     assert victim.returncode == 0
     change(here / "run", num_clients="4", task='"os.abort"', trace='"always"')
-    with pytest.raises(SettingsError, match=r"not of fedtide: task os\.abort"):
+    fedtide.load("run").model()  # type: ignore[union-attr]  # for which the task is not needed
+    change(here / "run", model='"os.abort"', task='"digits"')
+    with pytest.raises(SettingsError, match=r"not of fedtide: .*model os\.abort"):
         fedtide.load("run").model()  # type: ignore[union-attr]
     with pytest.raises(SettingsError, match=r"os\.abort is of type builtin_function_or_method"):
         fedtide.load("run", trust=True).model()  # type: ignore[union-attr]

@@ -192,6 +192,15 @@ def found_in(folder: Path) -> list[dict[str, Any]]:
     return searches
 
 
+def test_a_value_that_is_searched_is_said_to_be_replaced(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = "--num-clients 5 --num-rounds 2 --num-workers 1 --no-report --seed 0 1 --learning-rate 0.3"
+    tune = ["--tune", "learning-rate=0.1|0.2", "--tune-trials", "2", "--run-dir", str(tmp_path)]
+    assert sim.main([*flags.split(), "--strategy", "fedavg", *tune]) == 0
+    assert "learning-rate 0.3 is replaced by what the search finds" in capsys.readouterr().out
+
+
 def test_a_tuned_comparison(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run(tmp_path)
     printed = " ".join(capsys.readouterr().out.split())

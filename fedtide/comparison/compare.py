@@ -58,6 +58,11 @@ def compare(request: Request, console: Console) -> Comparison:
     """
     cells, reach, fresh, tuning, baseline = request
     first = cells[0].settings
+    if any(cell.settings.client_timeout for cell in cells):
+        raise SettingsError(
+            "client-timeout: runs of a comparison train in one process each, in which nothing can end a "
+            "client that hangs; leave it out"
+        )
     compared_to = parse_baseline(baseline, [cell.others for cell in cells])
     reach = targets_of(cells, reach)
     logger_types(first.log)

@@ -20,7 +20,7 @@ from rich.console import Console
 
 from fedtide.base.errors import SettingsError
 from fedtide.base.wording import count, say
-from fedtide.comparison.ranges import Values, lacking, parse_tune, ranges_of, with_values, written
+from fedtide.comparison.ranges import OPTION, Values, lacking, parse_tune, ranges_of, with_values, written
 from fedtide.comparison.runner import Outcome, Runner, Work
 from fedtide.comparison.search import PRUNED, Search, Tried, require_optuna
 from fedtide.comparison.store import CellStore, write_texts
@@ -241,6 +241,10 @@ def _say_plan(searches: Sequence[Search], tuning: Tuning, console: Console) -> N
     for search in searches:
         if missing := [key for key in tuning.ranges if key not in search.ranges]:
             say(console, f"{search.name}: has no {', '.join(missing)}, which is searched for others only")
+    default = Settings()
+    for name in (key.replace("-", "_") for key in tuning.ranges if not key.startswith(OPTION)):
+        if (value := getattr(base, name)) != getattr(default, name):
+            say(console, f"{name.replace('_', '-')} {value} is replaced by what the search finds")
     logarithmic = {key: str(of) for search in searches for key, of in search.ranges.items() if of.is_log}
     if logarithmic:
         named_ranges = ", ".join(f"{key} {of}" for key, of in logarithmic.items())

@@ -308,6 +308,8 @@ class Settings:
                 raise SettingsError(f"{source}: unknown setting {shown(key)}; known: {listed}")
             if key == "report" and isinstance(value, bool):  # as it was, and as plain as "none"
                 value = "inline" if value else "none"
+            if key == "max-update-norm" and type(value) in (int, float):  # which is a word as well
+                value = str(value)
             expected = type(known[key].default)
             if expected is tuple:
                 value = _as_tuple(f"{source}: {key}", key, value)

@@ -269,6 +269,8 @@ class Run:
 
         SettingsError: they were not kept, or cannot be read.
         """
+        if not 0 <= server_round <= self.last_round:
+            raise SettingsError(f"{self.path} has rounds 0 to {self.last_round}, and no round {server_round}")
         return self._weights(server_round, f"--keep-weights {server_round or 1} would have kept them")
 
     @property

@@ -152,7 +152,9 @@ class ImageTask(DividedTask, Checked):
         return getattr(datasets, self.source)
 
     def dataset(self) -> Dataset:
-        with obtaining(f"task {self.name}", "images", self.data_dir, self.by_hand.format(self.data_dir)):
+        with obtaining(
+            f"task {self.name}", "images", self.data_dir, self.by_hand.format(Path(self.data_dir))
+        ):
             train, test = self.read(train=True), self.read(train=False)
             channels = train[0].shape[1]
             pixels = Pixels((0.0,) * channels, (1.0,) * channels)

@@ -171,7 +171,7 @@ def _check_imports() -> None:
     try:
         check_not_hidden(os.getcwd())
     except ImportError as error:
-        raise SettingsError(f"{error}, or take --engine inline") from None
+        raise SettingsError(f"{error}, or take --engine inline (in a comparison --num-workers 1)") from None
 
 
 def has_gpus(address: str) -> bool:
