@@ -82,7 +82,7 @@ class Task:
         record = app_record(content)
         self._names = NamedArrays.of(record, cast(list[str], said.pop(BUFFER_NAMES, [])))
         self.local_steps = float(cast(int, said.pop(LIMIT, math.inf)))
-        self._config = FitConfig.from_wire(said) if said else None
+        self._config = FitConfig.from_wire(said) if said.keys() - {*RATES} else None
         rates = [config[key] for config in content.config_records.values() for key in RATES if key in config]
         self.learning_rate = float(cast(float, [*rates, math.nan][0]))
         self._steps, self._rates, self._resync, self._counts = 0, 0.0, False, False

@@ -29,7 +29,6 @@ class AmplifiedScaffold(Scaffold):
 
     suits = "clients that take part in a known period, such as a day"
     options: AmplifiedScaffoldOptions
-    needs_steps = True
     saved = ("gradients", "steps")
 
     def setup(self) -> None:

@@ -34,6 +34,7 @@ class GradientTracking(FlexibleStrategy):
     options: TableOptions
     rule = CORRECTED
     saved = ("tracked",)
+    needs_steps = True
 
     def setup(self) -> None:
         """Start with delta_j = 0."""

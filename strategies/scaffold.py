@@ -36,6 +36,7 @@ class Scaffold(FlexibleStrategy):
     options: ScaffoldOptions
     rule = CORRECTED
     saved: ClassVar[tuple[str, ...]] = ("table",)
+    needs_steps = True
 
     def setup(self) -> None:
         """Start with c = c_i = 0."""

@@ -24,7 +24,6 @@ class VRLSGD(GradientTracking):
 
     suits = "workers that always finish; incomplete ones can make it diverge"
     options: VRLSGDOptions
-    needs_steps = True
 
     def task(self, client: int) -> Task | None:
         """Return -D_i; in the first round with `warm_up`, a single step."""

@@ -110,7 +110,8 @@ class Campaign:
         self.stock, self.dtype = rng.choice([False, False, True]), rng.choice([np.float32, np.float64])
         clips = self.options.pop("outliers", "")
         self.side = self.make()
-        if clips and not self.side.strategy.rule.remembers:
+        made = self.side.strategy
+        if clips and (made.memory_is_private or not made.rule.remembers):
             self.options["outliers"] = clips
             self.side = self.make()
         self.rounds: list[Round] = []

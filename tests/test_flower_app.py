@@ -347,8 +347,26 @@ def test_a_checkpoint_of_another_method(tmp_path: Path) -> None:
         fedtide.strategy("fedavg", checkpoint=tmp_path).start(HereGrid(unchanged()), other)
 
 
+def test_a_client_without_data_ends_no_run() -> None:
+    def fit(message: Message, context: Context, client: int) -> Message:
+        found = reply(message, message.content["arrays"], client, **({"steps": 2} if client else {}))
+        found.content["metrics"]["num-examples"] = 10 if client else 0
+        return found
+
+    result = run(fedtide.strategy("fednova", fraction_evaluate=0.0), app_of(fit), rounds=1, silent={})
+    assert result.train_metrics_clientapp[1]["active"] == 9
+
+
+def test_as_many_clients_as_there_are() -> None:
+    """`clients_per_round` is a limit, as in a simulation: who is away is not waited for."""
+    strategy = fedtide.strategy("mifa", clients_per_round=50, fraction_evaluate=0.0)
+    assert run(strategy, unchanged(), rounds=1, silent={}).train_metrics_clientapp[1]["active"] == 10
+
+
 def test_a_client_may_be_trusted() -> None:
-    trusting = fedtide.strategy("scaffold", client_rule="trust")
+    with pytest.raises(ValueError, match="needs the number of local steps"):
+        run(fedtide.strategy("scaffold", client_rule="trust"), unchanged())
+    trusting = fedtide.strategy("scaffold", client_rule="trust", local_steps=STEPS)
     assert run(trusting, unchanged()).train_metrics_clientapp[1]["active"] == 10
 
 
@@ -487,7 +505,7 @@ def test_a_trace_goes_by_the_clients(tmp_path: Path, caplog: pytest.LogCaptureFi
     assert [asked[number] for number in range(8, 13)] == [whole[number] for number in range(8, 13)]
     caplog.clear()
     run(strategy(), app_of(fit), rounds=5, grid=Late(app_of(fit)))
-    assert caplog.text.count("is of the 2 clients that were there at first; node") == 1
+    assert caplog.text.count("is of the 2 clients that were there at first; others are always there") == 1
 
 
 def test_what_a_client_has_lost_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -541,7 +559,10 @@ def test_a_rate_that_the_app_changes_reaches_the_clients() -> None:
             return reply(message, message.content["arrays"], client)
 
         def halve(number: int, arrays: ArrayRecord, config: ConfigRecord = config) -> MetricRecord:
-            config["lr"] = RATE / 2 if number > 1 else RATE
+            if number < 2:
+                config["lr"] = RATE / (1 + number)
+            elif "lr" in config:
+                del config["lr"]  # no change
             return MetricRecord({})
 
         strategy = fedtide.strategy("mifa", fraction_evaluate=0.0, **options)
@@ -557,6 +578,9 @@ def test_the_two_lines_find_a_rate_that_only_the_server_has() -> None:
         fedtide.strategy("fedavg", fraction_evaluate=0.0), two_lines(Plain), Plain, rounds=2, silent={}
     )
     np.testing.assert_allclose(flat(ours.arrays), flat(theirs.arrays), atol=1e-7)
+    free = two_lines(Plain, rate=RATE / 2)  # another one, which no rule of FedAvg forbids
+    numbers = run(strategy, free, Plain, rounds=1, silent={}, train_config=ConfigRecord())
+    assert numbers.train_metrics_clientapp[1]["active"] == 10
 
 
 @pytest.mark.parametrize(("method", "options"), [("fedexp", {}), ("fedacg", {}), ("fedprox", {"mu": 0.0})])
@@ -613,6 +637,12 @@ def test_a_checkpoint_goes_on_to_the_same_bits(name: str, tmp_path: Path) -> Non
     assert resumed.evaluate_metrics_serverapp[6] == at_once.evaluate_metrics_serverapp[6]
     again = run(fedtide.strategy(name, checkpoint=tmp_path / "state"), app, Plain)
     np.testing.assert_array_equal(flat(again.arrays), flat(at_once.arrays))
+
+
+def test_a_training_that_is_over_still_has_its_model(tmp_path: Path) -> None:
+    done = run(fedtide.strategy("fedacg", checkpoint=tmp_path), two_lines(Plain), Plain, rounds=2)
+    again = run(fedtide.strategy("fedacg", checkpoint=tmp_path), two_lines(Plain), Plain, rounds=0)
+    np.testing.assert_array_equal(flat(again.arrays), flat(done.arrays))
 
 
 def test_a_second_start_is_a_second_training() -> None:
@@ -851,7 +881,9 @@ def test_arguments_of_flowers_fedavg() -> None:
 
 def test_clients_of_the_classic_interface_say_their_rule_too() -> None:
     for trust in ("checked", "trust"):
-        strategy = strategies.make("scaffold", ndarrays_to_parameters([np.zeros(2)]), client_rule=trust)
+        strategy = strategies.make(
+            "scaffold", ndarrays_to_parameters([np.zeros(2)]), client_rule=trust, local_steps=2
+        )
         if trust == "trust":
             stock(strategy)
             continue

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import chdir, redirect_stderr, redirect_stdout
+from contextlib import chdir, redirect_stderr, redirect_stdout, suppress
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -187,6 +187,17 @@ def test_no_function_of_the_system_is_called(here: Path) -> None:
         fedtide.load("run").model()  # type: ignore[union-attr]
     with pytest.raises(SettingsError, match=r"os\.abort is of type builtin_function_or_method"):
         fedtide.load("run", trust=True).model()  # type: ignore[union-attr]
+
+
+def test_a_summary_names_no_code(here: Path) -> None:
+    """It says which model was the task's own, and is no place where code is read about."""
+    change(here / "run", model='""')
+    file = here / "run" / "summary.json"
+    summary = json.loads(file.read_text())
+    file.write_text(json.dumps({**summary, "model": "mine.Net"}))
+    with suppress(SettingsError):  # the task's own model is another
+        fedtide.load("run").model()  # type: ignore[union-attr]
+    assert not (here / "imported").exists()
 
 
 def test_a_logger_that_only_the_folder_names_is_not_imported(here: Path) -> None:

@@ -98,6 +98,10 @@ def test_in_the_first_round_the_others_are_the_measure() -> None:
     assert [client for client, _ in rejected(rounds)] == [str(LAST)]
 
 
+def test_personal_models_are_no_reason_not_to_clip() -> None:
+    make("apfl", max_update_norm="6", outliers="clip")
+
+
 def test_outliers_are_clipped() -> None:
     """Along their direction, to the limit."""
     rounds = Rounds(make("fedavg", max_update_norm="6", outliers="clip"))

@@ -109,7 +109,9 @@ def test_inputs_to_train_and_to_test_on_are_of_one_kind(tmp_path: Path) -> None:
     data: Any = data_of(f"leaf:folder={tmp_path / 'a'}", 2)
     assert data.test[0].dtype == np.float32
     leaf(tmp_path / "b", train={"f1": (["to b"], ["e"])}, test={"f1": (["to"], ["b"])})
-    with pytest.raises(ValueError, match=r"client f1 has inputs of type <U1 of shape \(2,\), client f1 <U1"):
+    with pytest.raises(
+        ValueError, match=r"client f1 \(test\) has inputs of type <U1 of shape \(2,\), client f1 <U1"
+    ):
         data_of(f"leaf:folder={tmp_path / 'b'}", 1)
 
 

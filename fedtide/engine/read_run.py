@@ -306,7 +306,7 @@ class Run:
 
             model.load_state_dict(load_file(whole))
         elif self.summary.get("frozen_sha256") not in (None, frozen_sha256(model)):
-            named = dotted.shown(self.settings.model or self.summary["model"])
+            named = dotted.shown(self.settings.model or str(self.summary.get("model")))
             raise SettingsError(
                 f"{self.path}: the frozen weights of {named} are not those of the run: restore its files, or "
                 "name the commit (revision=) in config.toml"
@@ -323,8 +323,9 @@ class Run:
 
     def initial_model(self) -> nn.Module:
         """Return the model with the weights from which the run started."""
-        named = self.settings.model or self.summary.get("model", "")
-        part = bind("model", MODELS, named) if named else self._federation.model
+        named = self.settings.model or str(self.summary.get("model", ""))  # the latter if it is the task's
+        known = self.settings.model or named.partition(":")[0] in MODELS  # a summary names no code to import
+        part = bind("model", MODELS, named) if known else self._federation.model
         return model_maker(part, self.settings.seed, self.ends)()
 
     @cached_property

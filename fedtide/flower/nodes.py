@@ -58,7 +58,7 @@ class AppNodes:
             raise SettingsError(f"trace {trace}: it needs the clients' labels, which an app's server has not")
         self._trace: Trace | None = None
         self._here: dict[int, ClientProxy] = {}
-        self._told = set[int]()
+        self._first = set[int]()  # nodes that were there when the trace began
 
     def connect(self, grid: Grid, least: int) -> int:
         """Wait for so many nodes, as Flower does; return how many there are."""
@@ -93,6 +93,7 @@ class AppNodes:
             return there
         if self._trace is None:
             self.traced = self.traced or [*there.values()]
+            self._first = {*there}
             traces = [part.build(len(self.traced), self._seed) for part in self._parts]
             self._trace = traces[0] if len(traces) == 1 else Combined(*traces)
         self._tell_of_others(there)
@@ -109,14 +110,14 @@ class AppNodes:
         return {node: name for node, name in there.items() if name not in away}
 
     def _tell_of_others(self, there: Mapping[int, str]) -> None:
-        """Say once of each node that the trace does not know it."""
-        others = [node for node, name in there.items() if name not in self.traced and node not in self._told]
-        self._told.update(others)
+        """Say once of each node that comes later that the trace does not know it."""
+        others = [node for node, name in there.items() if name not in self.traced and node not in self._first]
+        self._first.update(others)
         if others:
             log.warning(
-                "trace %s is of the %d clients that were there at first; node %d and %d more are always "
-                "there until their replies name one of these: raise min_available_nodes",
-                *(self._spec, len(self.traced), others[0], len(others) - 1),
+                "trace %s is of the %d clients that were there at first; others are always there (node %s): "
+                "raise min_available_nodes",
+                *(self._spec, len(self.traced), ", ".join(map(str, others))),
             )
 
     def identify(self, node: int, proxy: ClientProxy, result: FitRes, method: FlexibleStrategy) -> None:

@@ -100,6 +100,7 @@ class MethodStrategy(FedAvg):
         self.name = method if isinstance(method, str) else method.__name__
         self.client_rule = client_rule
         self.num_rounds = self.done = 0  # rounds in all, and before this start
+        self._is_started = False  # otherwise a wrapper calls what `start` would call
         one = FlatParameters(np.zeros(1, np.float32), _ONE_WEIGHT)
         self.strategy = self._made(one, learning_rate)  # or refused
         self.nodes = AppNodes(trace, self.strategy.options.seed)
@@ -126,7 +127,7 @@ class MethodStrategy(FedAvg):
         What `evaluate_fn` and clients evaluate, and what is returned, is the method's model, which some
         methods do not send: see `FlexibleStrategy.evaluated`.
         """
-        self.num_rounds, train_config = num_rounds, train_config or ConfigRecord()
+        self.num_rounds, train_config, self._is_started = num_rounds, train_config or ConfigRecord(), True
         # a second start is a second training
         self._tasks, self.done, self._any_counted = None, 0, False
         arrays = self._resumed(initial_arrays, train_config)
@@ -147,6 +148,7 @@ class MethodStrategy(FedAvg):
             found.clear()
             found.update(shifted)
         result.arrays = self._evaluated(result.arrays if rounds else arrays)
+        self._is_started = False
         return result
 
     def summary(self) -> None:
@@ -161,8 +163,8 @@ class MethodStrategy(FedAvg):
         if self.fraction_train == 0.0:
             return []
         config["server-round"] = server_round = server_round + self.done
-        asked = self.options.get("clients_per_round", self.min_train_nodes)
-        number = self.nodes.connect(grid, max(self.min_available_nodes, asked, 1))
+        least = 1 if "clients_per_round" in self.options else self.min_train_nodes
+        number = self.nodes.connect(grid, max(self.min_available_nodes, least, 1))
         tasks = self._tasks or self._begin(arrays, config)
         self._follow_rate(tasks, config)
         if arrays is not self._arrays:  # changed outside, as by differential privacy
@@ -270,7 +272,7 @@ class MethodStrategy(FedAvg):
         rate = cast(float, config[rate_key]) if rate_key else self.learning_rate
         self.strategy = self._made(names.parameters(arrays), rate)
         mu = {"mu": getattr(self.strategy.options, "mu", 0.0)}
-        if not self.num_rounds and not self._sends_its_model():
+        if not self._is_started and not self._sends_its_model():
             raise SettingsError(
                 f"{self.name}: inside another strategy, what is evaluated and returned would be the weights "
                 "that clients start from, not its model"
@@ -299,7 +301,7 @@ class MethodStrategy(FedAvg):
 
     def _follow_rate(self, tasks: AppTasks, config: ConfigRecord) -> None:
         """Go on with the rate that the app has written to its `train_config` between two rounds."""
-        if tasks.rate_key and (rate := cast(float, config[tasks.rate_key])) != tasks.rate:
+        if tasks.rate_key and (rate := cast(float, config.get(tasks.rate_key, tasks.rate))) != tasks.rate:
             self.strategy.options = replace(self.strategy.options, learning_rate=rate)
             tasks.rate = rate
 

@@ -82,7 +82,10 @@ class AppTasks:
                 "put it there as 'lr'"
             )
         content = RecordDict({self.arrayrecord_key: self._records[key][1], self.configrecord_key: config})
-        if not self.is_plain(ins) or (self.rate is not None and not self.rate_key):  # `Task` reads the rate
+        if self.is_plain(ins):
+            if self.rate is not None and not self.rate_key:
+                content[OWN] = ConfigRecord({LEARNING_RATE: ins.config[LEARNING_RATE]})
+        else:
             limit = {LIMIT: ins.config[LOCAL_STEPS]} if self._limits_steps(ins) else {}
             content[OWN] = ConfigRecord({**ins.config, BUFFER_NAMES: [*self.names.buffers], **limit})
             if parameters.extra:

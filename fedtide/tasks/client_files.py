@@ -60,7 +60,7 @@ class ClientFiles(Checked, ABC):
         own = [(name, train_of[name]()) for name in names]
         count = sum(len(y) for _, (_, y) in own)
         if test_of is not None:
-            tested = ((name, test_of[name]()) for name in names if name in test_of)
+            tested = ((f"{name} (test)", test_of[name]()) for name in names if name in test_of)
             own += [(name, examples) for name, examples in tested if len(examples[1])]
         (x, y), owners = self._joined(own)
         train, test, owners = (x[:count], y[:count]), (x[count:], y[count:]), owners[:count]

@@ -61,9 +61,10 @@ class FlowerArguments(Checked):
             return config
         further = self.on_fit_config_fn(config.round)
         if taken := sorted(WIRE_NAMES & further.keys()):
+            option = taken[0].replace("-", "_")
+            advice = f", or give {option}= to strategies.make" if hasattr(Options, option) else ""
             raise SettingsError(
-                f"on_fit_config_fn gives {taken[0]!r}, which every task has: give strategies.make "
-                f"{taken[0].replace('-', '_')}=..., or call it otherwise"
+                f"on_fit_config_fn gives {taken[0]!r}, which every task has: call it otherwise{advice}"
             )
         return replace(config, own={**further, **config.own})
 
@@ -71,7 +72,7 @@ class FlowerArguments(Checked):
         """Raise SettingsError if a client has not followed the rule of its task, or hides what is needed."""
         checks_rule = self.client_rule == "checked" and not is_plain(asked.rule, asked.own)
         for name, result in zip(table.names, table.results, strict=True):
-            if result.status.code != Code.OK:
+            if result.status.code != Code.OK or not result.num_examples:
                 continue
             if checks_rule:
                 check_rule(method, f"client {name}", asked.rule, result.metrics.get(metrics.RULE))

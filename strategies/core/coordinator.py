@@ -111,7 +111,7 @@ class Coordinator:
         report = method.report = opened.report if opened else RoundReport(method.learning_rate)
         app = opened.app if opened else None
         if opened and app:
-            needs_steps = method.needs_steps and not method.knows_steps
+            needs_steps = method.needs_steps and not method.knows_steps and method.probed is None
             app.check_replies(type(method).__name__, needs_steps, opened.config, table)
         reader = ReplyReader(method, server_round)
         farewells, others = reader.farewells(table)

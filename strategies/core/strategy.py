@@ -94,6 +94,7 @@ class FlexibleStrategy(Stateful, Strategy):
     takes_layers: ClassVar[bool] = True  # whether it is w := w + D for an update D that may be changed
     takes_initial_model: ClassVar[bool] = True  # whether it can begin anew from another model
     late_replies: ClassVar[LateReplies] = "drop"
+    memory_is_private: ClassVar[bool] = False  # whether nobody else depends on what clients remember
     needs_steps: bool = False  # whether its formula has s_k itself, not only the share of E that it is
     replayable: ClassVar[bool] = False  # whether a method of one's own may run again, see `update_shares`
 
@@ -223,7 +224,7 @@ class FlexibleStrategy(Stateful, Strategy):
         self.selection = self.options.select(self.roster, self.options.seed) or self.own_selection()
         self.coordinator = Coordinator(self)
         self.setup()
-        if self.norms.clip and self.rule.remembers:
+        if self.norms.clip and self.rule.remembers and not self.memory_is_private:
             raise SettingsError(
                 f"{name}: with outliers=clip, the server would take in other updates than those that its "
                 "clients remember; outliers=refuse refuses them"

@@ -25,6 +25,8 @@ class Personalised(FlexibleStrategy):
     cannot tell that it was lost. The method itself would allow to keep it, as nobody else depends on it.
     """
 
+    memory_is_private = True
+
     def configure_evaluate(
         self, server_round: int, parameters: Parameters, client_manager: ClientManager
     ) -> list[tuple[ClientProxy, EvaluateIns]]:
