@@ -80,11 +80,8 @@ class Fused(CohortOracle):
         count, shape = min(self.threads, len(y)), batches.inputs.shape[1:]
         batch = rounded_up(batches.indices.shape[2], 10)
 
-        # Made here: threads that make their own wait for each other in the interpreter.
-        spaces = [self.space(shape, batch) for _ in range(count)]
-
         def train(first: int) -> None:
-            self._kernels.train(work, spaces[first], first, count)
+            self._kernels.train(work, self.space(shape, batch), first, count)
 
         # Clients are sorted by their steps, so that every count-th make equal shares. This thread does one of
         # them: if it waited, two others would often share the core that it leaves.

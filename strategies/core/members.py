@@ -243,12 +243,13 @@ class Members(Stateful):
     def note_data(self, replies: Replies) -> None:
         """Note what replies say about the clients' data, and tell the method who has some, or none."""
         roster, clients = self.roster, replies.clients
-        found = clients[roster.data_less[clients]]
-        without = np.setdiff1d(np.array(self._without, np.intp), clients)
-        self._without = []
+        found, said = clients[roster.data_less[clients]], self._without
+        roster.note_sizes(clients, replies.num_examples)
+        if not (len(found) or said):
+            return
+        without, self._without = np.setdiff1d(np.array(said, np.intp), clients), []
         roster.note_data(found, some=True)
         roster.note_data(without, some=False)
-        roster.note_sizes(clients, replies.num_examples)
         found, without = (changed[roster.member[changed]] for changed in (found, without))
         if len(found) or len(without):
             self.method.data_changed(found, without)

@@ -67,7 +67,9 @@ class Verdict:
 
     def refuse_where(self, wrong: Any, reason: str, **columns: NDArray[Any]) -> list[int]:
         """Refuse rows by a mask, shape (K,), and return them; the reason names values of columns."""
-        refused: list[int] = np.flatnonzero(wrong & self.counts).tolist()
+        if not (newly := wrong & self.counts).any():
+            return []
+        refused: list[int] = np.flatnonzero(newly).tolist()
         for k in refused:
             self.refuse(k, reason.format(**{name: column[k] for name, column in columns.items()}))
         return refused

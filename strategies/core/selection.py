@@ -76,11 +76,13 @@ def checked_choice(choose: Callable[..., Any], chosen: Any, among: Clients) -> C
         clients = np.empty((0, 0))
     if clients.ndim != 1 or (clients.size and clients.dtype.kind not in "iu"):
         raise ResultError(choose, "returns something else than indices of clients")
-    ordered = np.sort(clients.astype(np.intp, copy=False))
-    wrong = ordered[(np.diff(ordered, prepend=-1) == 0) | ~are_among(ordered, among)]
-    if len(wrong):
-        raise ResultError(choose, f"chooses client {wrong[0]} more than once, or while it cannot be asked")
-    return clients.astype(np.intp, copy=False)
+    clients = clients.astype(np.intp, copy=False)
+    ordered = np.sort(clients)
+    repeated, unasked = ordered[1:] == ordered[:-1], ~are_among(ordered, among)
+    if repeated.any() or unasked.any():
+        wrong = [*ordered[1:][repeated], *ordered[unasked]][0]
+        raise ResultError(choose, f"chooses client {wrong} more than once, or while it cannot be asked")
+    return clients
 
 
 def failed(failures: Sequence[Any], report: RoundReport, roster: Roster) -> dict[int, float]:
