@@ -31,8 +31,9 @@ from fedtide.tasks import (
 )
 from fedtide.tasks.data import client_names
 from fedtide.tasks.foreign_partitions import checked_partition, checked_sizes
-from traces import TRACES, Combined, Membership, Trace, parse_rounds
+from traces import TRACES, Membership, Trace, parse_rounds
 from traces.base import NEVER
+from traces.compose import combined
 
 if TYPE_CHECKING:
     from torch import nn
@@ -132,7 +133,7 @@ class Federation:
         if settings.arrivals or settings.departures:
             rounds = (_rounds(name, getattr(settings, name)) for name in ("arrivals", "departures"))
             traces.append(Membership(settings.num_clients, *rounds))
-        return traces[0] if len(traces) == 1 else Combined(*traces)
+        return combined(traces)
 
     @property
     def trace_needs_data(self) -> bool:

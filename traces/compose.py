@@ -16,6 +16,11 @@ from traces.patterns.sessions import ComeAndGo
 _WITH_CLOCK = "one of phones, recorded, flash, flhetbench, fta, sessions or speeds"
 
 
+def combined(traces: Sequence[Trace]) -> Trace:
+    """Return the trace of all that hold at once; a single one stays as it is."""
+    return traces[0] if len(traces) == 1 else Combined(*traces)
+
+
 class Combined(Trace):
     """Several traces that hold at once, as in `diurnal:period=100+pools:first=5+lost:p=0.05`.
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, RecordDict
+from flwr.app import Array, ArrayRecord, MetricRecord, RecordDict
 from numpy.typing import NDArray
 
 from fedtide.base.errors import SettingsError
@@ -131,6 +131,18 @@ def own_vectors(content: RecordDict) -> list[NDArray[Any]]:
 def own_record(arrays: Sequence[NDArray[Any]]) -> ArrayRecord:
     """Return a method's own arrays as a record."""
     return ArrayRecord({str(i): Array(np.asarray(array)) for i, array in enumerate(arrays)})
+
+
+def with_the_same_metrics(contents: Sequence[RecordDict]) -> list[RecordDict]:
+    """Return records of only the metrics that all have alike, as means of others would count some as 0."""
+    records = [next(iter(content.metric_records.values())) for content in contents]
+
+    def kinds(record: MetricRecord) -> set[tuple[str, int]]:
+        return {(key, len(value) if isinstance(value, list) else -1) for key, value in record.items()}
+
+    common = set.intersection(*map(kinds, records)) if records else set()
+    keys = {key for key, _ in common}
+    return [RecordDict({"metrics": MetricRecord({k: v for k, v in r.items() if k in keys})}) for r in records]
 
 
 def _is_one_of(key: str, names: Collection[str]) -> bool:

@@ -16,8 +16,9 @@ from fedtide.base.errors import SettingsError
 from fedtide.base.specs import bind, trace_specs
 from fedtide.devices.flower_compat import node_proxy
 from strategies import FlexibleStrategy
-from traces import TRACES, Combined, Trace
+from traces import TRACES, Trace
 from traces.base import availability_in
+from traces.compose import combined
 
 IDENTITY = (metrics.CLIENT_ID, "partition-id")  # where replies may say which client it is
 
@@ -94,8 +95,7 @@ class AppNodes:
         if self._trace is None:
             self.traced = self.traced or [*there.values()]
             self._first = {*there}
-            traces = [part.build(len(self.traced), self._seed) for part in self._parts]
-            self._trace = traces[0] if len(traces) == 1 else Combined(*traces)
+            self._trace = combined([part.build(len(self.traced), self._seed) for part in self._parts])
         self._tell_of_others(there)
         now, lost = availability_in(self._trace, server_round), self._trace.lost(server_round)
         if self._trace.has_late_replies or ((now.completion > 0) & (now.completion < 1)).any():

@@ -27,7 +27,7 @@ from fedtide.base.contract import metrics
 from fedtide.base.errors import SettingsError
 from fedtide.devices.flower_compat import ErrorCode
 from fedtide.engine.checkpoints.store import CheckpointStore
-from fedtide.flower.messages import RATES, NamedArrays
+from fedtide.flower.messages import RATES, NamedArrays, with_the_same_metrics
 from fedtide.flower.nodes import AppNodes
 from fedtide.flower.tasks import AppTasks
 from strategies import FlexibleStrategy, Layout, Options
@@ -234,7 +234,7 @@ class MethodStrategy(FedAvg):
             raise SettingsError(f"{self.name}: no reply counts: that of {': '.join(unusable[0])}")
         counted = [found for name, found in contents.items() if self.strategy.roster.find(name) in active]
         if self.train_metrics_aggr_fn is aggregate_metricrecords:
-            counted = _with_the_same_metrics(counted)
+            counted = with_the_same_metrics(counted)
         of_clients = self.train_metrics_aggr_fn(counted, self.weighted_by_key) if counted else None
         numbers.pop(metrics.TRAIN_LOSS, None)  # the clients' own numbers have it, by their name
         return self._arrays, MetricRecord({**cast(dict[str, int], numbers), **(of_clients or {})})
@@ -358,18 +358,6 @@ class MethodStrategy(FedAvg):
         """Log something about a node, once for each node and kind of it."""
         if is_news(str(node), said, self._logged):
             log.warning("round %d: node %d %s", server_round, node, said)
-
-
-def _with_the_same_metrics(contents: Sequence[RecordDict]) -> list[RecordDict]:
-    """Return records of only the metrics that all have alike, as means of others would count some as 0."""
-    records = [next(iter(content.metric_records.values())) for content in contents]
-
-    def kinds(record: MetricRecord) -> set[tuple[str, int]]:
-        return {(key, len(value) if isinstance(value, list) else -1) for key, value in record.items()}
-
-    common = set.intersection(*map(kinds, records)) if records else set()
-    keys = {key for key, _ in common}
-    return [RecordDict({"metrics": MetricRecord({k: v for k, v in r.items() if k in keys})}) for r in records]
 
 
 def _last_line(reason: str) -> str:

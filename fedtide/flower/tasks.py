@@ -74,18 +74,18 @@ class AppTasks:
         key = id(parameters.vector)
         if key not in self._records:  # some clients may start from another model
             self._records[key] = parameters, self.names.record(parameters.vector)
+        plain, rate = self.is_plain(ins), cast(float, ins.config[LEARNING_RATE])
         if self.rate_key:
-            config = ConfigRecord({**config, self.rate_key: ins.config[LEARNING_RATE]})
-        elif self.rate is not None and self.is_plain(ins) and self._changes_rate(ins, self.rate):
-            raise SettingsError(
-                f"{self.method} changes the clients' learning rate, which they read from train_config: "
-                "put it there as 'lr'"
-            )
+            config = ConfigRecord({**config, self.rate_key: rate})
         content = RecordDict({self.arrayrecord_key: self._records[key][1], self.configrecord_key: config})
-        if self.is_plain(ins):
-            if self.rate is not None and not self.rate_key:
-                content[OWN] = ConfigRecord({LEARNING_RATE: ins.config[LEARNING_RATE]})
-        else:
+        if plain and self.rate is not None and not self.rate_key:
+            if not isclose(rate, self.rate):
+                raise SettingsError(
+                    f"{self.method} changes the clients' learning rate, which they read from train_config: "
+                    "put it there as 'lr'"
+                )
+            content[OWN] = ConfigRecord({LEARNING_RATE: rate})
+        if not plain:
             limit = {LIMIT: ins.config[LOCAL_STEPS]} if self._limits_steps(ins) else {}
             content[OWN] = ConfigRecord({**ins.config, BUFFER_NAMES: [*self.names.buffers], **limit})
             if parameters.extra:
@@ -122,9 +122,6 @@ class AppTasks:
     def _limits_steps(self, ins: FitIns) -> bool:
         """Whether the method itself says how many steps a client does."""
         return bool(ins.config.get(LOCAL_STEPS, self.local_steps) != self.local_steps)
-
-    def _changes_rate(self, ins: FitIns, rate: float) -> bool:
-        return not isclose(cast(float, ins.config[LEARNING_RATE]), rate)
 
     def _parameters(self, content: RecordDict, ins: FitIns) -> FlatParameters:
         """Return what a reply has: weights and buffers, or vectors in place of the weights."""

@@ -60,19 +60,21 @@ class ClientFiles(Checked, ABC):
         own = [(name, train_of[name]()) for name in names]
         count = sum(len(y) for _, (_, y) in own)
         if test_of is not None:
-            tested = ((f"{name} (test)", test_of[name]()) for name in names if name in test_of)
-            own += [(name, examples) for name, examples in tested if len(examples[1])]
-        (x, y), owners = self._joined(own)
-        train, test, owners = (x[:count], y[:count]), (x[count:], y[count:]), owners[:count]
-        if test_of is not None:
-            if not len(test[1]):
+            found = ((f"{name} (test)", test_of[name]()) for name in names if name in test_of)
+            tested = [(name, examples) for name, examples in found if len(examples[1])]
+            if not tested:
                 raise SettingsError(
                     f"{self.folder}: the examples to test on are of none of the clients that are drawn; "
                     "without the folder test, a fifth of all examples is for testing"
                 )
-        elif len(owners) < 2:
-            raise SettingsError(f"{self.folder}: it has {len(owners)} examples; training and testing take 2")
-        else:
+            own += tested
+        (x, y), owners = self._joined(own)
+        train, test, owners = (x[:count], y[:count]), (x[count:], y[count:]), owners[:count]
+        if test_of is None:
+            if len(owners) < 2:
+                raise SettingsError(
+                    f"{self.folder}: it has {len(owners)} examples; training and testing take 2"
+                )
             held = test_rows(len(owners))
             test, train = ((train[0][rows], train[1][rows]) for rows in (held, ~held))
             owners = owners[~held]
