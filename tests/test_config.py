@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedtide.base.allowed import options_of
-from fedtide.base.specs import bind, build, parse, parse_options
+from fedtide.base.specs import bind, parse, parse_options
 from fedtide.config import Settings
 from fedtide.config.settings import read_toml
 from fedtide.engine import memory_check
@@ -75,10 +75,10 @@ REGISTRY = {"one": factory, "none": lambda size: size}
 
 
 def test_options_have_the_types_that_the_factory_declares() -> None:
-    built = build("thing", REGISTRY, "one:count=3,rate=1e-2,name=a b,on=yes", 7)
+    built = bind("thing", REGISTRY, "one:count=3,rate=1e-2,name=a b,on=yes").build(7)
     assert built == (7, 3, 0.01, "a b", True)
     assert [type(value) for value in built] == [int, int, float, str, bool]
-    assert build("thing", REGISTRY, "one", 7) == (7, 1, 0.5, "x", False)
+    assert bind("thing", REGISTRY, "one").build(7) == (7, 1, 0.5, "x", False)
     part = bind("thing", REGISTRY, "one:rate=2")
     assert (part.name, part.factory, part.options) == ("one", factory, {"rate": 2.0})
     assert list(options_of(factory)) == ["count", "rate", "name", "on"]
@@ -99,7 +99,7 @@ def test_options_have_the_types_that_the_factory_declares() -> None:
 )
 def test_errors_name_the_spec_and_the_option(text: str, says: str) -> None:
     with pytest.raises(ValueError, match=says):
-        build("thing", REGISTRY, text, 7)
+        bind("thing", REGISTRY, text).build(7)
 
 
 def test_flower_app_has_the_same_settings_with_the_same_defaults() -> None:

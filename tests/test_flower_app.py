@@ -615,10 +615,10 @@ def test_a_checkpoint_that_cannot_be_written_is_a_warning(
 
 
 def strategies_trace(text: str) -> Any:
-    from fedtide.base.specs import build
+    from fedtide.base.specs import bind
     from traces import TRACES
 
-    return build("trace", TRACES, text, 10, 0)
+    return bind("trace", TRACES, text).build(10, 0)
 
 
 @pytest.mark.parametrize("name", ["mimic", "scaffold", "feddyn", "fedacg"])

@@ -161,11 +161,6 @@ def bind(kind: str, registry: Mapping[str, Callable[..., Any]], text: str) -> Pa
     return Part(spec.name, factory, convert(f"{kind} {spec.name}", known, spec.options), known)
 
 
-def build(kind: str, registry: Mapping[str, Callable[..., Any]], text: str, *context: Any) -> Any:
-    """Make what a spec names; `context` are the positional arguments of the factory."""
-    return bind(kind, registry, text).build(*context)
-
-
 def trace_specs(text: str) -> list[str]:
     """Return the specs of the traces that `a+b` combines.
 
