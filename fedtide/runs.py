@@ -23,7 +23,7 @@ from rich.table import Table
 
 from fedtide.base import dotted
 from fedtide.base.display import exit_code
-from fedtide.base.errors import SettingsError
+from fedtide.base.errors import SettingsError, why
 from fedtide.base.files import open_regular
 from fedtide.base.wording import count, new_console
 from fedtide.config import Settings
@@ -176,7 +176,7 @@ def _prune(runs: Sequence[Run], used: Mapping[Path, Usage], sure: bool) -> int:
         except SettingsError as error:
             kept.append(str(error))
         except OSError as error:
-            kept.append(f"{error.filename or run.path}: {error.strerror or error}")
+            kept.append(f"{error.filename or run.path}: {why(error)}")
     print(f"deleted {len(runs) - len(kept)} of {these}" if kept else f"deleted {these}")
     for line in kept:
         print(f"{PROG}: error: {line}", file=sys.stderr)

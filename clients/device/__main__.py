@@ -24,6 +24,7 @@ from types import FrameType
 
 from clients.device.flower_internals import FlowerChangedError
 from clients.device.supervisor import DEPARTING, STOP, Launch, supervise
+from fedtide.base.errors import why
 from fedtide.base.wording import plain
 
 PROG = "python -m clients.device" if __name__ == "__main__" else "fedtide-device"
@@ -95,7 +96,7 @@ def check(options: argparse.Namespace) -> None:
             if path := getattr(options, name):
                 check_path(path)
         except (OSError, ValueError) as error:
-            reason = error.strerror if isinstance(error, OSError) else error
+            reason = why(error)
             raise ValueError(f"--{name.replace('_', '-')} {path}: {reason}") from None
     if not options.data and (options.target or options.classes):
         raise ValueError("--target and --classes describe the examples that --data names; give it, too")
@@ -140,7 +141,7 @@ def _check_writable(path: str, is_folder: bool = False) -> None:
         with tempfile.TemporaryFile(dir=path if Path(path).is_dir() else Path(path).parent):
             pass
     except OSError as error:
-        raise ValueError(f"{error.strerror}; it must be writable") from None
+        raise ValueError(f"{why(error)}; it must be writable") from None
 
 
 def own_data(options: argparse.Namespace, folder: Path) -> dict[str, str]:

@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from fedtide.base.errors import why
+
 NAME = "leave"
 
 
@@ -60,7 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         else:
             (folder / NAME).write_text("", encoding="utf-8")
     except OSError as error:
-        parser.exit(2, f"{parser.prog}: error: {folder / NAME}: {error.strerror}\n")
+        parser.exit(2, f"{parser.prog}: error: {folder / NAME}: {why(error)}\n")
     return 0
 
 

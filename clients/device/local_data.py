@@ -27,6 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clients.device.own_table import class_number, read_own_table
+from fedtide.base.errors import why
 from fedtide.base.files import read_arrays, replacing
 from fedtide.base.images import IMAGES, opened, pixels_of
 from fedtide.base.preprocessing import CLASSIFICATION, REGRESSION, Preprocessing
@@ -149,7 +150,7 @@ def _naming(path: str | Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise ValueError(f"data {error.filename or path}: {error.strerror or error}") from None
+        raise ValueError(f"data {error.filename or path}: {why(error)}") from None
     except ValueError as error:
         text = str(error)
         raise ValueError(text if text.startswith("data ") else f"data {path}: {text}") from None

@@ -26,6 +26,7 @@ from clients.device.local_data import DataSpec
 from clients.memory.handshake import Memory
 from clients.memory.stores import ContextStore, FileStore, Store
 from fedtide.base.contract import FitConfig, Scalar, metrics
+from fedtide.base.errors import why
 
 log = logging.getLogger("flwr")
 
@@ -98,7 +99,7 @@ class Node:
         try:
             return bool(self.state_dir) and question(Path(self.state_dir), self.run)
         except OSError as error:
-            log.warning("%s: %s; the client stays", error.filename, error.strerror)
+            log.warning("%s: %s; the client stays", error.filename, why(error))
             return False
 
     def _expect_farewell(self, config: FitConfig) -> None:
@@ -108,7 +109,7 @@ class Node:
             try:
                 Path(self.departing_file).write_text("farewell" if expected else "", encoding="utf-8")
             except OSError as error:
-                log.warning("%s: %s; the device does not wait", error.filename, error.strerror)
+                log.warning("%s: %s; the device does not wait", error.filename, why(error))
 
 
 def make_node(context: Context, num_clients: int | None = None) -> Node:

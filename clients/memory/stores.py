@@ -27,6 +27,7 @@ from flwr.app import ConfigRecord, Context
 from numpy.typing import NDArray
 
 from clients.memory.handshake import ClientState, Memory
+from fedtide.base.errors import why
 from fedtide.base.files import open_regular, write_durably
 
 RECORD = "fedtide.memory"
@@ -82,7 +83,7 @@ class FileStore:
         except FileNotFoundError:
             return None
         except (OSError, ValueError, MemoryError) as error:
-            self._set_aside(getattr(error, "strerror", None) or str(error) or type(error).__name__)
+            self._set_aside(why(error))
             return None
 
     def save(self, memory: Memory) -> None:
@@ -93,7 +94,7 @@ class FileStore:
                 self._remove_old()
             write_durably(self.path, to_bytes(memory), temporary)
         except OSError as error:
-            reason = f"{error.strerror or error}; it must be a folder with free space that can be written to"
+            reason = f"{why(error)}; it must be a folder with free space that can be written to"
             raise OSError(f"{self.path.parent} (state-dir): {reason}") from error
 
     def _set_aside(self, reason: str) -> None:
@@ -102,7 +103,7 @@ class FileStore:
             os.replace(self.path, bad)
             what = f"is now {bad.name}"
         except OSError as error:
-            what = f"stays ({error.strerror})"
+            what = f"stays ({why(error)})"
         text = "%s is not a client memory (%s) and %s; the client continues without one"
         log.warning(text, self.path, reason, what)
 

@@ -18,7 +18,7 @@ from errno import EBADF, EPIPE
 from signal import SIGINT
 from typing import Any, TextIO, cast
 
-from fedtide.base.errors import SettingsError
+from fedtide.base.errors import SettingsError, why
 
 SIGPIPE = 13
 PATIENCE = 2.0  # seconds that a run waits for a display which takes no text, such as a paused terminal
@@ -28,7 +28,7 @@ class OutputLost(BaseException):
     """What a command is for could not be printed; `except Exception` lets it pass."""
 
     def __init__(self, error: OSError) -> None:
-        super().__init__(f"standard output: {error.strerror}")
+        super().__init__(f"standard output: {why(error)}")
         self.code = 128 + SIGPIPE if error.errno == EPIPE else 1  # as if the signal had ended it
 
 
@@ -75,7 +75,7 @@ class Stream:
             if text and not self._error:
                 self._show(text)
             if text and self._error:
-                self.lost = self.lost or (self._error.strerror or type(self._error).__name__)
+                self.lost = self.lost or why(self._error)
                 if self.is_output:
                     raise OutputLost(self._error)
 
@@ -164,7 +164,7 @@ def exit_code(prog: str, main: Callable[[], int | None]) -> int:
     except SettingsError as error:
         code, message = 2, str(error)
     except OSError as error:
-        code, message = 2, f"{error.filename or ''}: {error.strerror or error}".removeprefix(": ")
+        code, message = 2, f"{error.filename or ''}: {why(error)}".removeprefix(": ")
     except KeyboardInterrupt:
         code, message = 128 + SIGINT, ""
     if message:

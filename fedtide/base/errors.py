@@ -123,6 +123,11 @@ def own_places(error: BaseException) -> list[Place]:
     return places or (own_places(error.__cause__) if error.__cause__ else [])
 
 
+def why(error: Exception) -> str:
+    """Return the reason that an error gives: the operating system's, without its number and its file."""
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__
+
+
 def is_of(error: BaseException, package: str) -> bool:
     """Whether an error was raised in or through an installed package, and not by a part of the user's own."""
     return not own_places(error) and any(p.function.startswith(f"{package}.") for p in _places(error))

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtide.base.errors import why
 from fedtide.base.memory import replies_limit
 
 
@@ -44,7 +45,7 @@ class SpillFile:
             while left:
                 left = left[self._file.write(left) :]
         except OSError as error:
-            message = f"{error.strerror} while storing {self._what}; free space or {self._remedy}"
+            message = f"{why(error)} while storing {self._what}; free space or {self._remedy}"
             raise OSError(error.errno, message, self._folder) from error
         return start + array.nbytes
 
@@ -90,7 +91,7 @@ def new_rows(count: int, width: int, dtype: np.dtype[Any]) -> NDArray[Any]:
         try:
             reserve(file.fileno(), size)
         except OSError as error:
-            message = f"{error.strerror} for the replies of {count} clients; free space or set TMPDIR"
+            message = f"{why(error)} for the replies of {count} clients; free space or set TMPDIR"
             raise OSError(error.errno, message, folder) from error
         return np.frombuffer(FileMap(file.fileno(), size), dtype).reshape(count, width)
 

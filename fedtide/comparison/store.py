@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fedtide.base.errors import SettingsError
+from fedtide.base.errors import SettingsError, why
 from fedtide.base.files import replacing
 from fedtide.config import Settings
 from fedtide.config.settings import EXECUTION_ONLY
@@ -82,7 +82,7 @@ class CellStore:
         try:
             self.save(settings, ended)
         except OSError as error:
-            return Unfinished(f"cannot be stored: {error.strerror}")
+            return Unfinished(f"cannot be stored: {why(error)}")
         changed = Unfinished(
             "its files cannot be read, or a file that its settings name has changed meanwhile"
         )
@@ -125,7 +125,7 @@ def writing_in(run_dir: Path | str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise SettingsError(f"run-dir {run_dir}: {error.strerror}") from None
+        raise SettingsError(f"run-dir {run_dir}: {why(error)}") from None
 
 
 def write_texts(folder: Path, texts: Mapping[str, str]) -> None:

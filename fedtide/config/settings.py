@@ -21,7 +21,7 @@ from fedtide.base.allowed import (
     check,
     did_you_mean,
 )
-from fedtide.base.errors import SettingsError
+from fedtide.base.errors import SettingsError, why
 from fedtide.base.files import parse_toml, read_text
 from fedtide.base.specs import parse_options, split_specs
 from fedtide.config.target import Target
@@ -357,7 +357,7 @@ def read_toml(path: str) -> dict[str, Any]:
     try:
         values = parse_toml(read_text(path, MAX_BYTES))
     except OSError as error:
-        raise SettingsError(f"config {path}: {error.strerror or error}") from None
+        raise SettingsError(f"config {path}: {why(error)}") from None
     except ValueError as error:  # also: not UTF-8, a number of 5,000 digits
         raise SettingsError(f"config {path}: not TOML: {error}") from None
     return {key: value for key, value in values.items() if key not in RECORDED}

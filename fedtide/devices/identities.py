@@ -10,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from fedtide.base.errors import why
 from fedtide.base.files import parse_json, read_text, write_durably
 
 FILE = "nodes.json"  # beside the run folders
@@ -60,7 +61,7 @@ class Identities:
             self._file.parent.mkdir(parents=True, exist_ok=True)
             write_durably(self._file, json.dumps(content).encode(), self._file.with_name(f".{FILE}"))
         except OSError as error:
-            warnings.warn(f"{self._file}: {error.strerror}; the next run asks all nodes again", stacklevel=2)
+            warnings.warn(f"{self._file}: {why(error)}; the next run asks all nodes again", stacklevel=2)
 
 
 def _checked(node: str, time: str, client: int, one_object: bool, seconds: float) -> tuple[Start, Identity]:

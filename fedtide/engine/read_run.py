@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtide.base import dotted
-from fedtide.base.errors import SettingsError
+from fedtide.base.errors import SettingsError, why
 from fedtide.base.files import read_arrays, read_text
 from fedtide.base.specs import bind
 from fedtide.config import Settings
@@ -361,7 +361,7 @@ def read_run(path: Path, trust: bool = False, records: bool = False) -> Run:
     except (FileNotFoundError, NotADirectoryError):
         raise SettingsError(f"{path} is not a run folder: it has no config.toml") from None
     except OSError as error:
-        raise SettingsError(f"{file}: {error.strerror}") from None
+        raise SettingsError(f"{file}: {why(error)}") from None
     except ValueError as error:
         raise SettingsError(f"{file}: not TOML: {error}") from None
     if trust:

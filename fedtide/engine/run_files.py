@@ -9,7 +9,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from fedtide.base.errors import SettingsError
+from fedtide.base.errors import SettingsError, why
 from fedtide.base.files import open_regular, parse_json, parse_toml, read_text
 from fedtide.config.settings import MAX_BYTES
 from fedtide.engine.observers import Record
@@ -78,7 +78,7 @@ def records_in(path: Path, lenient: bool = False) -> Iterator[Record]:
         if not lenient:
             raise
         if not isinstance(error, FileNotFoundError):
-            log.warning("%s: %s", file, error.strerror or error)
+            log.warning("%s: %s", file, why(error))
 
 
 def read_summary(file: Path) -> dict[str, Any]:

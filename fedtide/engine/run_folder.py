@@ -29,7 +29,7 @@ import tomli_w
 from numpy.typing import NDArray
 
 from fedtide.base import dotted
-from fedtide.base.errors import SettingsError
+from fedtide.base.errors import SettingsError, why
 from fedtide.base.files import replacing
 from fedtide.base.preprocessing import PREPROCESSING, Preprocessing
 from fedtide.base.tables import csv_text
@@ -86,7 +86,7 @@ class RunFolder(Observer):
                 self._write_config()
         except OSError as error:
             self.discard()
-            raise SettingsError(f"run-dir {self.path}: {error.strerror}") from None
+            raise SettingsError(f"run-dir {self.path}: {why(error)}") from None
 
     def discard(self) -> None:
         """Remove the folder of a run that has not begun, unless it is that of a resumed run."""
@@ -108,7 +108,7 @@ class RunFolder(Observer):
         try:
             (self.path / name).write_text(text, encoding="utf-8", newline="")
         except OSError as error:
-            raise SettingsError(f"run-dir {self.path}: {name}: {error.strerror}") from None
+            raise SettingsError(f"run-dir {self.path}: {name}: {why(error)}") from None
 
     def written(self) -> list[int]:
         """Return the length and the checksum of `metrics.jsonl`, all on the disk; OSError if it cannot be."""
@@ -147,7 +147,7 @@ class RunFolder(Observer):
         except OSError as error:
             if not self._warned:
                 effect = "the run continues and retries each round"
-                self.warn(f"warning: metrics.jsonl: {error.strerror}; {effect}")
+                self.warn(f"warning: metrics.jsonl: {why(error)}; {effect}")
             self._warned = True
 
     def try_to_write_weights(self, arrays: Sequence[NDArray[Any]], after: int | None = None) -> str:
@@ -160,7 +160,7 @@ class RunFolder(Observer):
             with replacing(file) as temporary, temporary.open("wb") as stream:
                 np.savez(stream, *arrays)
         except OSError as error:
-            return f"{file}: {error.strerror}"
+            return f"{file}: {why(error)}"
         return ""
 
     def try_to_write_model(self, state: Mapping[str, Any]) -> str:
@@ -173,7 +173,7 @@ class RunFolder(Observer):
                     save({name: tensor.contiguous().clone() for name, tensor in state.items()})
                 )
         except OSError as error:
-            return f"{self.path / 'model.safetensors'}: {error.strerror}"
+            return f"{self.path / 'model.safetensors'}: {why(error)}"
         return ""
 
     def finish(self, summary: dict[str, Any]) -> None:
@@ -194,7 +194,7 @@ class RunFolder(Observer):
                 file, "ab", buffering=0, opener=lambda name, flags: os.open(name, flags & kept, 0o666)
             )
         except OSError as error:
-            raise SettingsError(f"{setting} {self.path}: metrics.jsonl: {error.strerror}") from None
+            raise SettingsError(f"{setting} {self.path}: metrics.jsonl: {why(error)}") from None
 
     def _write_config(self) -> None:
         with replacing(self.path / "config.toml") as temporary:

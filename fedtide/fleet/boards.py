@@ -15,7 +15,7 @@ import tomli_w
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.serialization import load_ssh_public_key
 
-from fedtide.base.errors import SettingsError
+from fedtide.base.errors import SettingsError, why
 from fedtide.base.files import parse_toml, read_text, write_durably
 from fedtide.base.wording import plain
 
@@ -51,7 +51,7 @@ def read_key(path: str) -> tuple[str, int | None]:
     try:
         text = read_text(path, 10_000)
     except (OSError, ValueError) as error:
-        raise SettingsError(f"key {path}: {getattr(error, 'strerror', None) or error}") from None
+        raise SettingsError(f"key {path}: {why(error)}") from None
     if (found := _KEY.fullmatch(text)) is not None:
         kind, key, client = found.groups()
         with suppress(ValueError, UnsupportedAlgorithm):

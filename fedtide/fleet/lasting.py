@@ -21,7 +21,7 @@ from typing import Any
 
 import tomli_w
 
-from fedtide.base.errors import SettingsError
+from fedtide.base.errors import SettingsError, why
 from fedtide.base.files import parse_toml, read_text
 from fedtide.config import Settings
 from fedtide.engine.checkpoints.resume import check_kept
@@ -79,7 +79,7 @@ class LastingRun:
             try:
                 self._attempt(before)
             except OSError as error:  # such as a full disk, on which there may be room later
-                self.say(f"{error.filename or 'the attempt'}: {error.strerror or error}")
+                self.say(f"{error.filename or 'the attempt'}: {why(error)}")
             now = self._newest()
             useless = 0 if _rounds(now) > _rounds(before) else useless + 1
             if useless >= ATTEMPTS and _rounds(now) < 1:
@@ -163,7 +163,7 @@ def _settings(file: Path) -> dict[str, Any]:
     try:
         values = parse_toml(read_text(file, MOST_BYTES))
     except (OSError, ValueError) as error:
-        raise SettingsError(f"{file}: {getattr(error, 'strerror', None) or error}") from None
+        raise SettingsError(f"{file}: {why(error)}") from None
     if "resume" in values:
         raise SettingsError(f"{file}: resume: leave it out, what was begun is resumed")
     base = next((place for place in RUNS if place.is_dir()), RUNS[-1]).absolute()

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from fedtide.base.errors import SettingsError
+from fedtide.base.errors import SettingsError, why
 from fedtide.engine.run_folder import slug
 from fedtide.report.curves import VALUES
 from fedtide.report.plots import Figure, Plot, Toggle, panels_of
@@ -63,7 +63,7 @@ def write_figures(
         folder.mkdir(parents=True, exist_ok=True)
         return write(wanted.values(), folder, formats, look)
     except OSError as error:
-        raise SettingsError(f"figures {error.filename or folder}: {error.strerror or error}") from None
+        raise SettingsError(f"figures {error.filename or folder}: {why(error)}") from None
 
 
 def require_matplotlib() -> None:

@@ -16,7 +16,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.style import context, library
 
-from fedtide.base.errors import SettingsError
+from fedtide.base.errors import SettingsError, why
 from fedtide.base.files import replacing
 from fedtide.engine.client_states import State
 from fedtide.report.drawing import DASHED, MAX_NAME, draw, in_lines, look_of, plain_text
@@ -85,7 +85,7 @@ def _style(named: str) -> dict[str, Any]:
     try:
         return dict(rc_params_from_file(named, fail_on_error=True, use_default_template=False))
     except OSError as error:
-        raise SettingsError(f"style {named}: {error.strerror or error}") from None
+        raise SettingsError(f"style {named}: {why(error)}") from None
     except ValueError as error:
         raise SettingsError(f"style {named}: {error}") from None
 

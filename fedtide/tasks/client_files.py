@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtide.base.allowed import Checked
-from fedtide.base.errors import SettingsError
+from fedtide.base.errors import SettingsError, why
 from fedtide.base.files import arrays_in, open_regular, parse_json, read_text
 from fedtide.base.numbers import exact
 from fedtide.tasks.criteria import CROSS_ENTROPY, Criterion, SquaredError
@@ -213,7 +213,7 @@ def _arrays(file: Path) -> Examples:
     except KeyError as error:
         raise SettingsError(f"{file}: it has no array {error}") from None
     except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
+        reason = why(error)
         if "allow_pickle" in reason:  # NumPy's words
             reason = "its arrays are pickled, as PFLlib's are; docs/tasks.md has the line that converts them"
         raise SettingsError(f"{file}: {reason}") from None
@@ -230,7 +230,7 @@ def _users(folder: Path) -> dict[str, Any]:
                 raise ValueError(f"user {twice[0]!r} is in a file before it, too; put all of a user into one")
             users |= own
         except (OSError, ValueError) as error:
-            raise SettingsError(f"{file}: {getattr(error, 'strerror', None) or error}") from None
+            raise SettingsError(f"{file}: {why(error)}") from None
         except (KeyError, TypeError):
             raise SettingsError(f"{file}: it lacks users, or the user_data of one") from None
     return users

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtide.base.allowed import Count, CountOrZero, Range, checked
-from fedtide.base.errors import SettingsError
+from fedtide.base.errors import SettingsError, why
 from fedtide.base.files import parse_json, read_text
 from fedtide.tasks.partition import Partition, PartitionFn
 from fedtide.tasks.sizes import SizesFn, require_equal
@@ -36,7 +36,7 @@ def indices(
     try:
         content = parse_json(read_text(file, MAX_BYTES))
     except OSError as error:
-        raise SettingsError(f"{place}: cannot be read: {error.strerror}") from None
+        raise SettingsError(f"{place}: cannot be read: {why(error)}") from None
     except ValueError as error:  # also: not UTF-8, or a NUL in the name
         raise SettingsError(f"{place}: not as expected: {error}") from None
     lists = _lists(place, content, len(sizes))

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtide.base.allowed import Checked, CountOrZero
-from fedtide.base.errors import SettingsError
+from fedtide.base.errors import SettingsError, why
 from fedtide.base.images import IMAGES, opened, stacked
 from fedtide.base.preprocessing import Preprocessing
 from fedtide.base.tables import read_table
@@ -139,7 +139,7 @@ class ImageFolder(Checked):
                 train, held = _listed(root), []
         except OSError as error:
             where = error.filename or self.path
-            raise SettingsError(f"task folder: {where}: {error.strerror or error}") from None
+            raise SettingsError(f"task folder: {where}: {why(error)}") from None
         if not train:
             raise SettingsError(f"task folder: {self.path} has no images in CLASS/ or CLIENT/CLASS/")
         return train, held
@@ -151,7 +151,7 @@ class ImageFolder(Checked):
                     with opened(image.file) as found:
                         yield found
                 except (OSError, ValueError) as error:
-                    reason = getattr(error, "strerror", None) or error
+                    reason = why(error)
                     raise SettingsError(f"task folder: {image.file}: {reason}") from None
 
         def where(row: int) -> str:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtide.base.allowed import Checked, Count
-from fedtide.base.errors import SettingsError, described
+from fedtide.base.errors import SettingsError, described, why
 from fedtide.base.files import read_text
 from fedtide.base.numbers import exact
 from fedtide.tasks.criteria import ACCURACY, IGNORED, Criterion, Metric
@@ -248,4 +248,4 @@ def _text(file: Path) -> str:
     try:
         return read_text(file, MAX_BYTES)
     except (OSError, ValueError) as error:
-        raise SettingsError(f"{file}: {getattr(error, 'strerror', None) or error}") from None
+        raise SettingsError(f"{file}: {why(error)}") from None

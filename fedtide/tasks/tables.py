@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtide.base.allowed import Checked
-from fedtide.base.errors import SettingsError
+from fedtide.base.errors import SettingsError, why
 from fedtide.base.numbers import Decimals, exact
 from fedtide.base.preprocessing import (
     CLASSIFICATION,
@@ -257,7 +257,7 @@ def read_columns(path: Path, standardise: bool) -> Table[TextColumn]:
             for column, value in zip(columns, row, strict=True):
                 column.append(value)
     except (OSError, ValueError) as error:
-        raise SettingsError(f"{path}: {getattr(error, 'strerror', None) or error}") from None
+        raise SettingsError(f"{path}: {why(error)}") from None
     if not lines:
         raise SettingsError(f"{path}: there are no rows below the header")
     found = {

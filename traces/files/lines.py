@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, BinaryIO
 
-from fedtide.base.errors import SettingsError
+from fedtide.base.errors import SettingsError, why
 from fedtide.base.files import open_regular, parse_json
 from fedtide.base.numbers import finite
 
@@ -22,7 +22,7 @@ def open_data(reader: str, path: str) -> Iterator[BinaryIO]:
         with open_regular(path) as file:
             yield file
     except OSError as error:
-        raise SettingsError(f"{reader}: {path} cannot be read: {error.strerror or error}") from None
+        raise SettingsError(f"{reader}: {path} cannot be read: {why(error)}") from None
 
 
 def decode_line(place: str, raw: bytes, most: int = MAX_LINE_BYTES) -> str | None:

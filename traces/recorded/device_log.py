@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtide.base.errors import SettingsError
+from fedtide.base.errors import SettingsError, why
 from traces.files.clients import Clients
 from traces.files.lines import alike, finite_number
 from traces.files.tables import INSTEAD, Block, Row, Table
@@ -123,7 +123,7 @@ def _log_files(reader: str, path: str) -> list[str]:
         files = (file for file in Path(path).iterdir() if not file.name.startswith("."))
         found = sorted(str(file) for file in files if file.suffix in (".csv", ".jsonl"))
     except OSError as error:
-        raise SettingsError(f"{reader}: {path} cannot be read: {error.strerror}") from None
+        raise SettingsError(f"{reader}: {path} cannot be read: {why(error)}") from None
     if not found:
         raise SettingsError(
             f"{reader}: {path}: the folder has no .csv or .jsonl files, give the folder of the logs"
