@@ -9,12 +9,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from clients.gradients.batches import Batch
+from clients.draws import draw_batches
+from clients.gradients.batches import Batch, CohortBatches
 from clients.gradients.chain import Chain
 from clients.gradients.flat import FlatModel, as_tensor
 from clients.gradients.linear import StackedLinear
 from clients.gradients.oracle import Loop, Vmap
-from clients.simulated.evaluation import check_memory, check_outputs
+from clients.simulated.evaluation import check_memory, check_outputs, evaluate
 from fedtide.tasks import (
     BinaryCrossEntropy,
     Criterion,
@@ -184,6 +185,48 @@ def test_a_cross_entropy_of_ones_own_is_what_is_minimised(kind: Any) -> None:
     np.testing.assert_allclose(gradient[0], expected, rtol=1e-4, atol=1e-6)
     smoothed = functional.cross_entropy(layer(x), y, label_smoothing=1 / 3)
     assert float(loss[0]) == pytest.approx(float(smoothed), rel=1e-5)
+
+
+RARE = torch.tensor([0.01, 0.03, 0.0])
+
+
+class Weighted(CrossEntropy):
+    """Classes that count differently in every mean, the last one not at all."""
+
+    def counts(self, targets: Tensor) -> Tensor:
+        return RARE[targets]
+
+
+class OwnWeighted(Criterion):
+    """The same, made of PyTorch's functions alone."""
+
+    metric = Metric("accuracy")
+    losses, scores, counts = CrossEntropy.losses, CrossEntropy.scores, Weighted.counts
+
+
+@pytest.mark.parametrize("criterion", [Weighted(), OwnWeighted()])
+def test_examples_that_count_differently(criterion: Any) -> None:
+    """As with weights of classes in PyTorch: in the gradients of all oracles, and in evaluation."""
+    rng = np.random.default_rng(3)
+    x, y = rng.normal(size=(8, 3)).astype(np.float32), np.array([0, 1, 2, 1, 0, 0, 2, 1])
+    layer = nn.Linear(3, 3)
+    model = FlatModel(nn.Sequential(nn.Flatten(), layer), criterion=criterion)
+    wanted = functional.cross_entropy(layer(as_tensor(x[:6])), as_tensor(y[:6]), RARE)
+    wanted.backward()  # type: ignore[no-untyped-call]
+    expected = torch.cat([layer.weight.grad.ravel(), layer.bias.grad])  # type: ignore[union-attr]
+    expected, start = expected.clone(), model.vector[None].clone()
+    clients = [draw_batches(6, 0, 1, rng)]
+    batch = CohortBatches(as_tensor(x), as_tensor(y), clients, torch.float32, criterion=criterion).step(0)
+    for kind in (Loop, Vmap, StackedLinear, Chain):
+        gradient, loss = kind(model).gradient(start, batch)
+        torch.testing.assert_close(gradient[0], expected, rtol=1e-4, atol=1e-6)
+        assert float(loss[0]) == pytest.approx(float(wanted), rel=1e-5)
+    model.load(start[0])
+    loss_found, score = evaluate(model, (x[:6], y[:6]))
+    assert loss_found == pytest.approx(float(wanted), rel=1e-5)
+    right, weights = (layer(as_tensor(x[:6])).argmax(1).numpy() == y[:6]), RARE[y[:6]].numpy()
+    assert score == pytest.approx((right * weights).sum() / weights.sum(), rel=1e-5)
+    assert np.isnan(evaluate(model, (x[:1], np.array([2])))).all()
 
 
 def test_a_model_that_draws_in_evaluation_is_refused() -> None:

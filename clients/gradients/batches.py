@@ -65,7 +65,8 @@ class CohortBatches:
         terms = np.arange(self.indices.shape[2]) < self.lengths[..., None]
         if (counts := self.criterion.counts(self.targets.flatten(0, 2))) is not None:
             terms = terms * counts.view(terms.shape).cpu().numpy()
-        weights = torch.from_numpy(terms / np.maximum(terms.sum(axis=-1, keepdims=True), 1))
+        sums = terms.sum(axis=-1, keepdims=True)
+        weights = torch.from_numpy(terms / np.where(sums > 0, sums, 1))
         return weights.to(self.inputs.device, self.dtype)
 
     def step(self, t: int) -> Batch:

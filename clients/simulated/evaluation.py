@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import threading
 import time
 from collections.abc import Collection, Sequence
@@ -49,7 +50,7 @@ def evaluate_with_views(
         raise SettingsError("there are no examples to evaluate on")
     batches = _by_batch(model, examples, needed)
     loss, score = sum(b.total for b in batches), sum(float((b.scores * b.counts).sum()) for b in batches)
-    terms = sum(float(b.counts.sum()) for b in batches)
+    terms = sum(float(b.counts.sum()) for b in batches) or math.nan
     return loss / terms, score / terms, _joined(batches, needed)
 
 

@@ -135,17 +135,17 @@ class GlobalEvaluator:
         if self.data.sizes[members].sum() > LIMIT:
             members = np.random.default_rng([*b"train-loss"]).permutation(members)
             members = np.sort(members[np.cumsum(self.data.sizes[members]) <= LIMIT])
-        total, count = 0.0, 0
+        total, count = 0.0, 0.0
         for start in range(0, len(members), 1000):  # all at once would double the memory
             examples = self.data.train_set(members[start : start + 1000])
             if n := self._terms(examples[1]):
                 total, count = total + n * self._score(examples)[0], count + n
         return total / count if count else math.nan
 
-    def _terms(self, targets: NDArray[Any]) -> int:
+    def _terms(self, targets: NDArray[Any]) -> float:
         """Return what the mean loss of these examples is a mean over: mostly the examples."""
         counts = self.data.criterion.counts(torch.from_numpy(targets))
-        return len(targets) if counts is None else int(counts.sum())
+        return len(targets) if counts is None else float(counts.sum())
 
     def _load(self, arrays: list[NDArray[Any]]) -> None:
         self.model.load(np.concatenate([np.ravel(a) for a in arrays]))

@@ -108,11 +108,14 @@ class Criterion(ABC):
 
     def mean(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return the mean loss, a scalar."""
-        return self.losses(outputs, targets).mean()
+        if (counts := self.counts(targets)) is None:
+            return self.losses(outputs, targets).mean()
+        return self.total(outputs, targets) / counts.sum()
 
     def total(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Return the sum of the losses, a scalar."""
-        return self.losses(outputs, targets).sum()
+        """Return the sum of the losses, each as often as it counts, a scalar."""
+        losses, counts = self.losses(outputs, targets), self.counts(targets)
+        return (losses if counts is None else losses * counts).sum()
 
     def error(self, outputs: Tensor, targets: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
         """Return the derivatives of weighted losses with respect to the outputs, and the losses.
@@ -184,8 +187,8 @@ class CrossEntropy(Criterion):
 
     @property
     def _is_another(self) -> bool:
-        """Whether a class of the user's own has other losses, as with smoothed labels or weighted classes."""
-        return type(self).losses is not CrossEntropy.losses
+        """Whether a class of the user's own has other losses or counts: smoothed labels, weighted classes."""
+        return type(self).losses is not CrossEntropy.losses or type(self).counts is not Criterion.counts
 
 
 CROSS_ENTROPY = CrossEntropy()
