@@ -202,6 +202,25 @@ def named(shape: tuple[int, ...], classes: int) -> nn.Module:
     return nn.Sequential(OrderedDict(flat=nn.Flatten(), first=first, last=last))
 
 
+FIXED = nn.Linear(16, 16).requires_grad_(False)  # the same in all models, which do not change it
+
+
+@_sequence
+def interleaved(size: int, classes: int) -> list[nn.Module]:
+    """Weights that lie in one tensor, column by column, but share no number; and a part made once."""
+    layers = [nn.Linear(size, 8), nn.Linear(8, 16)]
+    whole = torch.randn(16, size + 8) / 16
+    layers[0].weight = nn.Parameter(whole[:8, 8:])
+    layers[1].weight = nn.Parameter(whole[:, :8])
+    return [layers[0], nn.Tanh(), layers[1], nn.Tanh(), FIXED, nn.Linear(16, classes)]
+
+
+@_sequence
+def scripted(size: int, classes: int) -> list[nn.Module]:
+    """TorchScript, with buffers."""
+    return [torch.jit.script(nn.Sequential(nn.Linear(size, 8), nn.BatchNorm1d(8))), nn.Linear(8, classes)]  # type: ignore[no-untyped-call]
+
+
 # What is kept from batch to batch
 
 

@@ -255,6 +255,16 @@ def kept(change: Callable[[Any, torch.Tensor], tuple[Any, Any]], first: Any = 0)
 
 
 CHANGES = "model: attribute kept of layer 1 changes while it computes, .* keep that in buffers"
+PRETRAINED = nn.Linear(64, 10)
+
+
+def by_data(shape: tuple[int, ...], classes: int) -> nn.Module:
+    """A bias that is a part of another layer's weight, but no part of its parameter."""
+    first, last = nn.Linear(64, 10), nn.Linear(10, classes)
+    last.bias.data = first.weight.data[:, 3][:classes]
+    return nn.Sequential(nn.Flatten(), first, last)
+
+
 REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "dict": (lambda: Returning(lambda _, y: {"logits": y}), "outputs: it returns a dict, where"),
     "tuple": (lambda: Returning(lambda _, y: (y, y)), "outputs: it returns a tuple, where"),
@@ -272,6 +282,18 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "two types": (
         lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.Linear(8, 10).double()),
         "must all be float32, .*not 2.weight float64, 1.weight float32: convert it with .float",
+    ),
+    "complex": (
+        lambda: Returning(lambda _, y: y).to(torch.complex64),
+        "not layer.weight complex64: keep pairs of real numbers, and .*view_as_complex",
+    ),
+    "tied by data": (
+        lambda: by_data((64,), 10),
+        "model: 1.weight and 2.bias share memory without being one parameter, .* not its .data, or a clone",
+    ),
+    "made once": (
+        lambda: nn.Sequential(nn.Flatten(), PRETRAINED),
+        "1.weight is the same tensor in every model that is made, .* or copy.deepcopy it",
     ),
     "counter": (kept(lambda n, _: (n + 1, 1)), CHANGES),
     "hidden state": (kept(lambda h, y: (y.detach() + h / 2, 1)), CHANGES),

@@ -104,20 +104,19 @@ class _Buffer(NamedTuple):
     @classmethod
     def of(cls, module: nn.Module, names: Iterable[str]) -> list[_Buffer]:
         """Return a module's buffers of these names."""
-        paths = [(path.rpartition(".")) for path in names]
-        owners = [(module.get_submodule(path), name) for path, _, name in paths]
-        return [cls(owner, name, owner.get_buffer(name)) for owner, name in owners]
+        paths, owners = [path.rpartition(".") for path in names], dict(module.named_modules())
+        return [cls(owners[path], name, getattr(owners[path], name)) for path, _, name in paths]
 
     def collect(self) -> None:
         """Take over the values of a tensor that was set in its place."""
-        other = self.owner.get_buffer(self.name)
+        other: Tensor = getattr(self.owner, self.name)
         if other is not self.tensor:
             self.tensor.copy_(other.detach())
             self.put_back()
 
     def put_back(self) -> None:
         """Give the module this tensor."""
-        self.owner._buffers[self.name] = self.tensor
+        setattr(self.owner, self.name, self.tensor)  # a scripted module takes them in no other way
 
 
 def _require_one_type(tensors: dict[str, Tensor]) -> None:
@@ -125,10 +124,46 @@ def _require_one_type(tensors: dict[str, Tensor]) -> None:
     types = {str(tensor.dtype).removeprefix("torch."): name for name, tensor in reversed(tensors.items())}
     if len(types) > 1 or not {*types} <= {"float16", "float32", "float64"}:
         found = ", ".join(f"{name} {kind}" for kind, name in types.items())
+        is_complex = any(tensor.is_complex() for tensor in tensors.values())
+        advice = (
+            "keep pairs of real numbers, and have forward call torch.view_as_complex"
+            if is_complex
+            else "convert it with .float()"
+        )
         raise SettingsError(
             f"the model's weights and buffers must all be float32, or all float64 or float16, not {found}: "
-            "convert it with .float()"
+            f"{advice}"
         )
+
+
+def _require_own_memory(module: nn.Module) -> None:
+    """Raise SettingsError if a trained weight shares numbers with another tensor that is another object.
+
+    As views of a vector they would be trained apart.
+    """
+    named = [*module.named_parameters(), *module.named_buffers()]
+    tensors = {name: tensor for name, tensor in named if tensor.numel() and not tensor.is_meta}
+    last, end = "", 0  # of those before, the one that reaches furthest
+    for name in sorted(tensors, key=lambda name: tensors[name].data_ptr()):
+        tensor = tensors[name]
+        if tensor.data_ptr() < end and _share_trained(tensor, tensors[last]):
+            raise SettingsError(
+                f"model: {last} and {name} share memory without being one parameter, and would be trained "
+                "apart: assign the parameter itself, not its .data, or a clone()"
+            )
+        reach = sum((n - 1) * stride for n, stride in zip(tensor.shape, tensor.stride(), strict=True))
+        if (own_end := tensor.data_ptr() + (reach + 1) * tensor.element_size()) > end:
+            last, end = name, own_end
+
+
+def _share_trained(one: Tensor, other: Tensor) -> bool:
+    """Whether two tensors of the same memory, one of which is trained, are not merely interleaved."""
+    if not (one.requires_grad or other.requires_grad):
+        return False
+    count = max(t.untyped_storage().nbytes() // t.element_size() for t in (one, other))
+    places = torch.arange(count)
+    of_one, of_other = (places.as_strided(t.shape, t.stride(), t.storage_offset()) for t in (one, other))
+    return bool(torch.isin(of_one, of_other).any())
 
 
 class FlatModel:
@@ -157,6 +192,7 @@ class FlatModel:
         if not trainable:
             raise SettingsError("the model has no weights that require a gradient: there is nothing to train")
         _require_one_type(sent)
+        _require_own_memory(module)
         self.names, self._tensors = [*sent], [*sent.values()]
         self.num_buffers = len(sent) - len(trainable)
         self._buffers = _Buffer.of(module, self.names[len(trainable) :])

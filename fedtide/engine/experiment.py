@@ -157,6 +157,7 @@ def prepare(plan: Plan, tune: bool = True, observed: Callable[[], Trace] | None 
         clock = RoundClock(trace)  # devices have their own time
     roster = Roster(data.sizes, clock.first.member, trace.participation, clock.forecast)
     evaluator = GlobalEvaluator(settings, data, build_model, roster, plan.functions)
+    _check_made_anew(plan.model_name, model.module, evaluator.model.module)
     room = evaluator.check_metrics()
     strategy = strategies.make(plan.strategy, initial, roster, evaluator, options=plan.options)
     _check_personal(settings, strategy)
@@ -181,6 +182,17 @@ def _built(plan: Plan, build_model: Callable[[], nn.Module]) -> nn.Module:
             raise
         advice = "name a function (input_shape, num_classes) that makes the model"
         raise SettingsError(f"model {plan.model_name}: {described(error)}; {advice}") from None
+
+
+def _check_made_anew(name: str, one: nn.Module, other: nn.Module) -> None:
+    """Refuse a model with trained weights that the one made before it has as well."""
+    before = {id(weight) for weight in one.parameters()}
+    for key, weight in other.named_parameters():
+        if id(weight) in before and weight.requires_grad:
+            raise SettingsError(
+                f"model {name}: {key} is the same tensor in every model that is made, and a run would change "
+                "that of others: make its layer anew each time, or copy.deepcopy it"
+            )
 
 
 def _check_room(experiment: Experiment) -> str:
