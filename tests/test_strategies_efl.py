@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from copy import deepcopy
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ import fedtide.base.contract.ternary
 import strategies
 from clients.app import client_fn
 from clients.gradients.flat import FlatModel
+from clients.gradients.oracle import Loop
 from clients.rules.elastic import Elastic
 from fedtide.base.contract import FitConfig
 from fedtide.config import Settings
@@ -165,6 +167,43 @@ def test_client_with_a_diverged_update_fails() -> None:
 
 
 # Fisher information
+
+
+class Signs(torch.autograd.Function):
+    """Signs with the derivative of the identity, as `torch.func` does not take them."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x.sign()
+
+    @staticmethod
+    def backward(ctx: Any, *outputs: torch.Tensor) -> torch.Tensor:
+        return outputs[0]
+
+
+class Binary(torch.nn.Linear):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        signs: torch.Tensor = Signs.apply(super().forward(x))  # type: ignore[no-untyped-call]
+        return signs
+
+
+def test_fisher_of_a_model_that_cannot_be_vectorised() -> None:
+    """It is computed example by example, and the model goes on in the mode in which it was."""
+    layers = [torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4), Binary(4, 4), torch.nn.Dropout(0.5)]
+    module = torch.nn.Sequential(*layers, torch.nn.Linear(4, 2))
+    x, labels = torch.randn(5, 3, generator=torch.Generator().manual_seed(1)), torch.tensor([0, 1, 1, 0, 1])
+    by_hand, expected = deepcopy(module).eval(), []
+    for k in range(5):
+        loss = functional.cross_entropy(by_hand(x[[k]]), labels[[k]])
+        gradients = torch.autograd.grad(loss, [*by_hand.parameters()])
+        expected.append(torch.cat([gradient.ravel() for gradient in gradients]).square())
+    model = FlatModel(module)
+    before = model.vector.clone()
+    found = Loop(model).fisher(model.vector, (x, labels))
+    torch.testing.assert_close(found[: model.num_trainable], torch.stack(expected).mean(0))
+    assert not found[model.num_trainable :].any()
+    assert torch.equal(model.vector, before)
+    assert all(part.training for part in module.modules())
 
 
 def test_fisher_is_the_mean_of_squared_gradients(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -375,12 +375,29 @@ class FlatModel:
         inputs, targets = examples
         block = max(1, _BLOCK // max(1, len(self.vector)))
         diagonal = torch.zeros_like(self.vector)
+        with self._evaluating():
+            for x, target in zip(torch.split(inputs, block), torch.split(targets, block), strict=True):
+                gradients = vmap(grad(loss), in_dims=(None, 0, 0))(parameters, x, target)
+                squares = [gradients[name].square().sum(dim=0).reshape(-1) for name in parameters]
+                diagonal[: self.num_trainable] += torch.cat(squares)
+        return diagonal / len(targets)
+
+    def fisher_by_example(self, y: Tensor, examples: tuple[Tensor, Tensor]) -> Tensor:
+        """Return the same by autograd, for models that `torch.func` does not take."""
+        inputs, targets = examples
+        diagonal, kept = torch.zeros_like(self.vector), y.clone()
+        with self._evaluating():
+            for k in range(len(targets)):
+                diagonal += self.gradient(kept, (inputs[k : k + 1], targets[k : k + 1]))[0].square()
+        return diagonal / len(targets)
+
+    @contextmanager
+    def _evaluating(self) -> Iterator[None]:
+        """Have the module in evaluation mode, whatever happens."""
         training = self.module.training
         self.module.eval()
-        for x, target in zip(torch.split(inputs, block), torch.split(targets, block), strict=True):
-            gradients = vmap(grad(loss), in_dims=(None, 0, 0))(parameters, x, target)
-            squares = [gradients[name].square().sum(dim=0).reshape(-1) for name in parameters]
-            diagonal[: self.num_trainable] += torch.cat(squares)
-        if training:
-            self.train()
-        return diagonal / len(targets)
+        try:
+            yield
+        finally:
+            if training:
+                self.train()

@@ -117,6 +117,15 @@ class Loop(CohortOracle):
             gradients[k], losses[k] = self.model.gradient(y[k], examples)
         return gradients, losses
 
+    def fisher(self, y: Tensor, examples: tuple[Tensor, Tensor]) -> Tensor:
+        """See `FlatModel.fisher`; one example after the other where the model cannot be vectorised."""
+        try:
+            return super().fisher(y, examples)
+        except torch.OutOfMemoryError:
+            raise
+        except (RuntimeError, ValueError, TypeError):
+            return self.model.fisher_by_example(y, examples)
+
     def _begin(self, batch: Batch, k: int) -> None:
         if (seed := batch.seed(k)) is not None:
             self.model.generator.manual_seed(seed)
