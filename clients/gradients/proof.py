@@ -45,8 +45,8 @@ def obstacle(model: FlatModel) -> str:
     """Return the reason, if one shows, why only autograd can train a model; else an empty text.
 
     It is a hook of a layer, a container, a weight or of all modules, a `forward` that was set on one
-    object, as `torch.compile` does, or a buffer, which training may change. Parts that are frozen change
-    none.
+    object, as `torch.compile` does, or is of TorchScript, or a buffer, which training may change. Parts that
+    are frozen change none.
     """
     if any(getattr(nn.modules.module, hooks) for hooks in _GLOBAL_HOOKS):
         return "all modules have a hook"
@@ -55,7 +55,8 @@ def obstacle(model: FlatModel) -> str:
         where = f"layer {name}" if name else "the model"
         if any(getattr(part, hooks) for hooks in _HOOKS):
             return f"{where} has a hook"
-        if "forward" in vars(part) or part._compiled_call_impl is not None:
+        scripted = isinstance(part, torch.jit.ScriptModule)
+        if scripted or "forward" in vars(part) or part._compiled_call_impl is not None:
             return f"{where} has a forward of its own"
         if part not in inert and any(True for _ in part.buffers(recurse=False)):
             return f"{where} has buffers"

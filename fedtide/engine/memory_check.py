@@ -39,10 +39,12 @@ def check_fits(model: str, build: Callable[[], nn.Module]) -> None:
         with torch.device("meta"), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # pretrained weights are not loaded here
             tensors = [*(module := build()).parameters(), *module.buffers()]
-    except (OverflowError, RuntimeError, TypeError, AttributeError):  # sizes beyond 64 bits
-        if own:  # or a mistake in a custom model, which shows when it is built
+    except Exception as error:
+        if own and not isinstance(error, SettingsError):  # a mistake, which shows when the model is built
             return
-        raise SettingsError(f"model {model}: it has more weights than any machine can hold") from None
+        if isinstance(error, OverflowError | RuntimeError | TypeError | AttributeError):  # beyond 64 bits
+            raise SettingsError(f"model {model}: it has more weights than any machine can hold") from None
+        raise
     if any(map(is_lazy, tensors)):
         advice = "call it once, on zeros of shape (1, *input_shape), before you return it"
         raise SettingsError(f"model {model}: it has lazy layers, whose weights are not there yet; {advice}")
