@@ -270,6 +270,19 @@ norms_limited = _sequence(lambda size, classes: [nn.Linear(size, 8), nn.ELU(), L
 clamped_with_buffers = _sequence(lambda size, classes: [nn.BatchNorm1d(size), Clamped(size, classes)])
 
 
+class RarelyNoisy(nn.Linear):
+    """Draws noise only for the examples that have something to hide: for zeros it draws nothing."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = x > 0.5
+        if self.training:
+            x = x.masked_scatter(hidden, x[hidden] + torch.randn(int(hidden.sum())))
+        return super().forward(x)
+
+
+noise_for_some = _sequence(lambda size, classes: [RarelyNoisy(size, classes)])
+
+
 class Forgetful(nn.Linear):
     """Clears its gradients in `forward`, as some write it for safety."""
 

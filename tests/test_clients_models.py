@@ -89,7 +89,6 @@ def test_dropout_and_crops_change_a_run() -> None:
     plain, augmented = (clients("cnn3x3:hidden=5", "loop", data=images(a)) for a in (False, True))
     dropping = clients("cnn3x3:hidden=5,dropout=0.5", "loop", data=images(False))
     vectors = [fit(virtual).vectors for virtual in (plain, augmented, dropping)]
-    assert plain.draws is augmented.draws is False
     assert dropping.draws is True
     assert not np.array_equal(vectors[0], vectors[1])
     assert not np.array_equal(vectors[0], vectors[2])

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from clients.gradients.batches import DeviceData
 from clients.gradients.flat import FlatModel, as_tensor, one_thread, own_draws
+from clients.gradients.oracle import Loop
 from clients.gradients.oracles import make_oracle
 from clients.gradients.precision import set_precision
 from clients.memory.handshake import Memory, open_memory
@@ -31,7 +32,7 @@ from clients.training import make_rule
 from fedtide.base.contract import REPORTED, Reported, Scalar
 from fedtide.base.errors import described, own_places, told
 from fedtide.base.spill import let_go, new_rows
-from fedtide.tasks import FederatedData, blank
+from fedtide.tasks import FederatedData
 from traces import finished_steps
 
 MAX_TRACE = 10_000  # characters
@@ -115,8 +116,8 @@ class VirtualClients:
         )
         self.dtype = torch.empty(0, dtype=self.model.vector.dtype).numpy().dtype
         self.examples = DeviceData(self.data, self.model.device)
-        self.draws = self.model.random.are_needed
-        self.draws |= self.model.draws(as_tensor(blank(self.data, 2)[0]).to(self.model.device))
+        # Autograd trains any model, also one that draws only for some inputs: no trial would show that.
+        self.draws = self.model.random.are_needed or isinstance(self.oracle, Loop)
 
     def load(self, memory: Any) -> Memory | None:
         """Return a client's memory, given `Job.memory`; an error is not of a client and ends the run."""
