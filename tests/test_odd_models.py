@@ -4,6 +4,7 @@ Fast gradients step aside: for what a model consists of, and where a comparison 
 """
 
 import os
+import random
 import subprocess
 import sys
 from collections.abc import Callable
@@ -19,6 +20,7 @@ from odd_models import ODD
 from torch import nn
 from torch.nn import functional
 from torch.nn.modules.module import register_module_forward_hook
+from torchvision.models import SqueezeNet
 
 import fedtide
 from clients.draws import client_rng, draw_batches
@@ -301,8 +303,13 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "generator": (kept(lambda g, _: (g, torch.rand(1, generator=g)), torch.Generator().manual_seed), CHANGES),
     "draws of NumPy": (
         kept(lambda _, y: (0, np.random.random())),  # noqa: NPY002 - as users have it
-        "model: its outputs for a batch change, .* random numbers with PyTorch's own generator",
+        "model: it draws random numbers from Python's or NumPy's generator, .* with PyTorch's own",
     ),
+    "rare draws of Python": (
+        kept(lambda _, y: (0, 0.5 if random.random() < 1e-6 else 1)),
+        "model: it draws random numbers from Python's or NumPy's generator, .* with PyTorch's own",
+    ),
+    "a library's class": (SqueezeNet, "SqueezeNet: ValueError: Unsupported .*; name a function"),
 }
 
 

@@ -15,7 +15,7 @@ from clients.gradients.chain import Chain
 from clients.gradients.flat import FlatModel, as_tensor
 from clients.gradients.linear import StackedLinear
 from clients.gradients.oracle import Loop, Vmap
-from clients.simulated.evaluation import check_memory, check_outputs, evaluate
+from clients.simulated.evaluation import check_gradient, check_memory, check_outputs, evaluate
 from fedtide.tasks import (
     BinaryCrossEntropy,
     Criterion,
@@ -227,6 +227,57 @@ def test_examples_that_count_differently(criterion: Any) -> None:
     right, weights = (layer(as_tensor(x[:6])).argmax(1).numpy() == y[:6]), RARE[y[:6]].numpy()
     assert score == pytest.approx((right * weights).sum() / weights.sum(), rel=1e-5)
     assert np.isnan(evaluate(model, (x[:1], np.array([2])))).all()
+
+
+class Text(nn.Module):
+    """A transformer over tokens of which 0 is padding; PyTorch does not take texts of padding alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.vectors, self.out = nn.Embedding(5, 4), nn.Linear(4, 3)
+        layer = nn.TransformerEncoderLayer(4, 2, 8, 0.0, batch_first=True)
+        self.encoder = nn.TransformerEncoder(layer, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        states: Tensor = self.encoder(self.vectors(x), src_key_padding_mask=x == 0)
+        return self.out(states.mean(1))  # type: ignore[no-any-return]
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_models_are_tried_on_examples_not_on_padding() -> None:
+    x = np.array([[1, 2, 0], [3, 0, 0], [4, 1, 2], [2, 0, 0]])
+    data = PartitionedData.divide((x, Y), (x, Y), 3, [np.arange(4)], 0.0, 0)
+    model = FlatModel(Text())
+    for check in (check_outputs, check_gradient, check_memory):
+        check(model, data)
+
+
+class Learned(Smoothed):
+    """A loss with a weight of its own, as of several tasks."""
+
+    def __init__(self, trained: bool) -> None:
+        self.weight = nn.Parameter(torch.ones(()), requires_grad=trained)
+
+
+def test_a_criterion_has_nothing_to_train() -> None:
+    x = np.float32(X)
+    for trained in (False, True):
+        data = PartitionedData.divide((x, Y), (x, Y), 3, [np.arange(4)], 0.0, 0, Learned(trained))
+        model = FlatModel(nn.Linear(3, 3), criterion=data.criterion)
+        if not trained:
+            check_outputs(model, data)
+            continue
+        with pytest.raises(ValueError, match=r"^Learned has weights of its own, .* requires_grad to False"):
+            check_outputs(model, data)
+
+
+def test_the_shape_of_outputs_is_said() -> None:
+    """As of a segmentation, whose classes PyTorch has in the second place."""
+    x, y = np.zeros((4, 2, 4, 5), np.float32), np.zeros((4, 4, 5), np.int64)
+    data = PartitionedData.divide((x, y), (x, y), 3, [np.arange(4)], 0.0, 0)
+    says = re.escape("it returns shape (2, 3, 4, 5) for 2 examples, where the last number has to be 3")
+    with pytest.raises(ValueError, match=says):
+        check_outputs(FlatModel(nn.Conv2d(2, 3, 1)), data)
 
 
 def test_a_model_that_draws_in_evaluation_is_refused() -> None:

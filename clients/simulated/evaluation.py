@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import random  # noqa: TID251 - its state is looked at
 import threading
 import time
 from collections.abc import Collection, Sequence
@@ -20,7 +21,7 @@ from torch.overrides import TorchFunctionMode
 from clients.gradients.flat import FlatModel, as_tensor, one_thread, own_draws
 from fedtide.base.errors import SettingsError, described, own_places
 from fedtide.base.fingerprint import fingerprint
-from fedtide.tasks import Examples, FederatedData, are_classes, blank, some_examples
+from fedtide.tasks import Criterion, Examples, FederatedData, are_classes, some_examples
 from fedtide.tasks.metrics import View, Views, view_of
 
 MAX_THREADS = 16  # each holds the activations of a batch
@@ -56,12 +57,13 @@ def evaluate_with_views(
 
 def check_outputs(model: FlatModel, data: FederatedData) -> None:
     """Raise SettingsError if model or criterion do not work on these data, or return other shapes."""
-    examples, kept = blank(data, 2), model.vector.clone()
+    examples, kept = _two_examples(data), model.vector.clone()
+    _check_criterion(data.criterion)
     try:
         for prepare in (model.module.eval, model.train):  # some return more in training
             prepare()
             x = as_tensor(examples[0]).to(model.device, copy=True)
-            x -= int(x.is_floating_point())  # a ReLU in place would leave zeros as they are
+            x -= int(x.is_floating_point())  # a ReLU in place would leave pixels as they are
             before = x.clone()
             with torch.no_grad(), own_draws(model.device):
                 outputs = model.module(x)
@@ -72,7 +74,8 @@ def check_outputs(model: FlatModel, data: FederatedData) -> None:
                 raise SettingsError(f"it returns a {kind}, where its forward has to return one tensor")
             width = outputs.shape[-1] if outputs.dim() > 1 else 1
             if len(outputs) != 2 or width != data.num_outputs:
-                raise SettingsError(f"it returns shape {tuple(outputs.shape)} for 2 examples")
+                wanted = f"where the last number has to be {data.num_outputs}"
+                raise SettingsError(f"it returns shape {tuple(outputs.shape)} for 2 examples, {wanted}")
         targets, criterion = as_tensor(examples[1]).to(model.device), data.criterion
         if targets.dim() == outputs.dim() == 2 and targets.shape != outputs.shape:
             raise SettingsError(
@@ -100,10 +103,21 @@ def check_outputs(model: FlatModel, data: FederatedData) -> None:
             )
 
 
+def _check_criterion(criterion: Criterion) -> None:
+    """Raise SettingsError if it has weights to train, which are of no client's model."""
+    for part in (criterion, *vars(criterion).values()):
+        weights = part.parameters() if isinstance(part, nn.Module) else [part]
+        if any(isinstance(weight, nn.Parameter) and weight.requires_grad for weight in weights):
+            raise SettingsError(
+                f"{type(criterion).__name__} has weights of its own, which nobody would train: make them a "
+                "part of the model, or set requires_grad to False"
+            )
+
+
 def check_gradient(model: FlatModel, data: FederatedData) -> None:
     """Raise SettingsError if a model that `check_outputs` accepts has no gradient by autograd."""
     kept = model.vector.clone()
-    x, targets = (as_tensor(part).to(model.device) for part in blank(data, 2))
+    x, targets = (as_tensor(part).to(model.device) for part in _two_examples(data))
     try:
         with own_draws(model.device), one_thread():
             model.random.begin(0, model.device)
@@ -129,8 +143,8 @@ def check_memory(model: FlatModel, data: FederatedData) -> None:
     """
     if not any(map(_is_own, model.module.modules())):
         return
-    kept, (x, _) = model.vector.clone(), some_examples(data, 2)
-    inputs, tried = as_tensor(x[[0, -1]]).to(model.device), []
+    kept, tried = model.vector.clone(), list[tuple[Any, dict[str, str | None]]]()
+    inputs, generators = as_tensor(_two_examples(data)[0]).to(model.device), _other_generators()
     try:
         for _ in range(2):
             model.load(kept)
@@ -148,6 +162,11 @@ def check_memory(model: FlatModel, data: FederatedData) -> None:
             "model: it draws random numbers in evaluation, too: give functions such as dropout "
             "training=self.training"
         )
+    if _other_generators() != generators:
+        raise SettingsError(
+            "model: it draws random numbers from Python's or NumPy's generator, which the seed does not "
+            "set: draw them with PyTorch's own"
+        )
     (outputs, before), (again, after) = tried
     where = next((name for name in before if after.get(name) != before[name]), "")
     if where or not torch.allclose(outputs, again, SIMILAR, SIMILAR, equal_nan=True):
@@ -156,6 +175,17 @@ def check_memory(model: FlatModel, data: FederatedData) -> None:
             f"model: {what}, and a client would find what another has left: keep that in buffers "
             "(register_buffer), and draw random numbers with PyTorch's own generator"
         )
+
+
+def _two_examples(data: FederatedData) -> Examples:
+    """Return two examples of a client, or one of them twice: zeros may be padding, or nothing to learn."""
+    x, targets = some_examples(data, 2)
+    return x[[0, -1]], targets[[0, -1]]
+
+
+def _other_generators() -> str | None:
+    """Return digits for the states of the generators that are global in Python and NumPy."""
+    return fingerprint((random.getstate(), np.random.get_state()))  # noqa: NPY002 - models may draw there
 
 
 def _attributes(module: nn.Module) -> dict[str, str | None]:

@@ -13,7 +13,7 @@ from fedtide.tasks.criteria import (
     Metric,
     SquaredError,
 )
-from fedtide.tasks.data import Examples, FederatedData, PartitionedData, are_classes, blank, some_examples
+from fedtide.tasks.data import Examples, FederatedData, PartitionedData, are_classes, some_examples
 from fedtide.tasks.dataset import Dataset, DatasetTask, TaskSource
 from fedtide.tasks.foreign_partitions import (
     flwr_dirichlet,
@@ -93,7 +93,6 @@ __all__ = [
     "Task",
     "TaskSource",
     "are_classes",
-    "blank",
     "initialise",
     "some_examples",
 ]

@@ -186,12 +186,6 @@ def are_classes(targets: NDArray[Any]) -> bool:
     return targets.ndim == 1 and np.issubdtype(targets.dtype, np.integer)
 
 
-def blank(data: FederatedData, count: int) -> Examples:
-    """Return examples of zeros, of the types and shapes of the data, to try a model with."""
-    x, y = (np.zeros((count, *array.shape[1:]), array.dtype) for array in data.test)
-    return x, y
-
-
 def some_examples(data: FederatedData, count: int = 8) -> Examples:
     """Return the first examples of a client, as many as there are up to `count`, to compare gradients with.
 
@@ -204,7 +198,8 @@ def some_examples(data: FederatedData, count: int = 8) -> Examples:
             data.criterion.check(y, data.num_outputs)
             if np.isfinite(x).all() and np.isfinite(y).all():
                 return x, y
-    return blank(data, 2)
+    x, y = (np.zeros((2, *array.shape[1:]), array.dtype) for array in data.test)
+    return x, y
 
 
 def test_rows(count: int) -> NDArray[np.bool_]:
