@@ -290,6 +290,9 @@ def test_bad_arguments() -> None:
         run(fedtide.strategy("fedavg", buffers=["mask"]), unchanged())
     with pytest.raises(ValueError, match=r"learning-rate is 0\.0; it must be positive"):
         run(fedtide.strategy("fedavg"), unchanged(), train_config=ConfigRecord({"lr": 0.0}))
+    waves = ArrayRecord({"bias": Array(np.zeros(2)), "waves": Array(np.zeros(3, np.complex64))})
+    with pytest.raises(ValueError, match=r"array waves has complex numbers, .* with persistent=False$"):
+        fedtide.strategy("mimic").start(HereGrid(unchanged()), waves)
     trees = ArrayRecord([np.frombuffer(b"", np.uint8)])  # as quickstart-xgboost begins
     with pytest.raises(ValueError, match=r"the initial arrays, \['0'\], have no weights: .* FedXgbBagging$"):
         fedtide.strategy("mimic").start(HereGrid(unchanged()), trees)

@@ -52,9 +52,16 @@ class NamedArrays:
     def of(cls, record: ArrayRecord, buffers: Collection[str] = ()) -> NamedArrays:
         """Sort an app's arrays; the name of a buffer, or its end, is one of `buffers` or of BUFFERS.
 
-        SettingsError: no weights are left or some are not finite, or one of `buffers` is the name of none.
+        SettingsError: no weights are left, some are not finite or complex, or one of `buffers` is the name of
+        none.
         """
         arrays = {key: array.numpy() for key, array in record.items()}
+        if odd := [key for key, array in arrays.items() if array.dtype.kind == "c"]:
+            raise SettingsError(
+                f"array {odd[0]} has complex numbers, which would not be averaged: a weight should be pairs "
+                "of real numbers, of which forward makes complex ones, and a constant a buffer with "
+                "persistent=False"
+            )
         floating = [key for key, array in arrays.items() if array.dtype.kind == "f"]
         named = [key for key in floating if _is_one_of(key, (*buffers, *BUFFERS))]
         if odd := [key for key in floating if key not in named and not np.isfinite(arrays[key]).all()]:
