@@ -206,6 +206,18 @@ def test_fisher_of_a_model_that_cannot_be_vectorised() -> None:
     assert all(part.training for part in module.modules())
 
 
+def test_fisher_of_a_weight_with_a_hook() -> None:
+    """Only autograd calls it."""
+    layer = torch.nn.Linear(3, 2)
+    x, labels = torch.ones(4, 3), torch.tensor([0, 1, 1, 0])
+    unhooked = FlatModel(deepcopy(layer))
+    plain = Loop(unhooked).fisher(unhooked.vector, (x, labels))
+    layer.weight.register_hook(lambda gradient: 3 * gradient)
+    model = FlatModel(layer)
+    factors = torch.tensor([9.0] * 6 + [1.0] * 2)
+    torch.testing.assert_close(Loop(model).fisher(model.vector, (x, labels)), factors * plain)
+
+
 def test_fisher_is_the_mean_of_squared_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
     """Example by example; a buffer has none; in blocks as at once; the model is as before."""
     module = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 2))

@@ -20,7 +20,7 @@ from clients.draws import BatchIndices
 from clients.gradients.batches import Batch, CohortBatches
 from clients.gradients.flat import FlatModel, as_tensor, one_thread
 from clients.gradients.precision import BFLOAT16, computing
-from clients.gradients.proof import obstacle, prove
+from clients.gradients.proof import hooked_weight, obstacle, prove
 from clients.rules.base import Change, Correction
 from clients.rules.vectors import subtract
 from fedtide.base.errors import SettingsError
@@ -119,6 +119,8 @@ class Loop(CohortOracle):
 
     def fisher(self, y: Tensor, examples: tuple[Tensor, Tensor]) -> Tensor:
         """See `FlatModel.fisher`; one example after the other where the model cannot be vectorised."""
+        if hooked_weight(self.model.module):
+            return self.model.fisher_by_example(y, examples)
         try:
             return super().fisher(y, examples)
         except torch.OutOfMemoryError:

@@ -60,10 +60,14 @@ def obstacle(model: FlatModel) -> str:
             return f"{where} has a forward of its own"
         if part not in inert and any(True for _ in part.buffers(recurse=False)):
             return f"{where} has buffers"
-    for name, weight in model.module.named_parameters():
-        if any(getattr(weight, hooks) for hooks in _OF_WEIGHTS):
-            return f"weight {name} has a hook"
-    return ""
+    name = hooked_weight(model.module)
+    return f"weight {name} has a hook" if name else ""
+
+
+def hooked_weight(module: nn.Module) -> str:
+    """Return the name of a weight that has a hook, which only autograd calls, if there is one."""
+    named = module.named_parameters()
+    return next((name for name, w in named if any(getattr(w, hooks) for hooks in _OF_WEIGHTS)), "")
 
 
 def plain_sequence(module: nn.Module) -> list[nn.Module] | None:
