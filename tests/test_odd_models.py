@@ -257,6 +257,21 @@ def kept(change: Callable[[Any, torch.Tensor], tuple[Any, Any]], first: Any = 0)
 
 
 CHANGES = "model: attribute kept of layer 1 changes while it computes, .* keep that in buffers"
+
+
+class Teacher(nn.Linear):
+    """Moves a frozen copy of itself a little in each step, as contrastive learning does."""
+
+    def __init__(self) -> None:
+        super().__init__(64, 10)
+        self.slow = nn.Linear(64, 10).requires_grad_(False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.training:
+            self.slow.weight.data.lerp_(self.weight.data, 1e-4)
+        return super().forward(x.flatten(1)) + self.slow(x.flatten(1))  # type: ignore[no-any-return]
+
+
 PRETRAINED = nn.Linear(64, 10)
 
 
@@ -297,6 +312,7 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
         lambda: nn.Sequential(nn.Flatten(), PRETRAINED),
         "1.weight is the same tensor in every model that is made, .* or copy.deepcopy it",
     ),
+    "teacher": (Teacher, "model: frozen weight slow.weight changes while it computes, .* in buffers"),
     "counter": (kept(lambda n, _: (n + 1, 1)), CHANGES),
     "hidden state": (kept(lambda h, y: (y.detach() + h / 2, 1)), CHANGES),
     "list": (kept(lambda steps, _: ([*steps, 1], 1), []), CHANGES),

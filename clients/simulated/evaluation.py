@@ -189,9 +189,13 @@ def _other_generators() -> str | None:
 
 
 def _attributes(module: nn.Module) -> dict[str, str | None]:
-    """Return digits for what the user's own layers have beside parameters, buffers and hooks."""
+    """Return digits for what a model keeps beside trained weights and buffers.
+
+    They are those of frozen weights, and of what the user's own layers have beside parameters and hooks.
+    """
     usual = vars(nn.Module()).keys()
-    return {
+    fixed = ((name, weight) for name, weight in module.named_parameters() if not weight.requires_grad)
+    return {f"frozen weight {name}": str(weight.detach().sum().item()) for name, weight in fixed} | {
         f"attribute {key} of {f'layer {name}' if name else 'the model'}": fingerprint(value)
         for name, part in module.named_modules()
         if _is_own(part)
