@@ -1,6 +1,8 @@
 """What devices need of Flower beyond its public interface is there, and a version without it is named."""
 
 import inspect
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -55,7 +57,8 @@ def test_the_loop_waits_by_calls_of_one_sleep() -> None:
 def test_waits_are_shorter_and_a_node_without_work_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loop, "time", time)  # is replaced below
+    for name in ("time", "subprocess"):
+        monkeypatch.setattr(loop, name, getattr(loop, name))  # is replaced below
     slept, ended = list[float](), list[int]()
     monkeypatch.setattr(time, "sleep", slept.append)
     monkeypatch.setattr(supernode.signal, "raise_signal", ended.append)
@@ -73,6 +76,27 @@ def test_waits_are_shorter_and_a_node_without_work_ends(
     monkeypatch.setattr(supernode, "SETTLE", 0)
     loop.time.sleep(3)
     assert ended == [supernode.signal.SIGTERM]
+
+
+def test_a_node_whose_superexec_has_ended_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It would be online, take every task, and do none."""
+    for name in ("time", "subprocess"):
+        monkeypatch.setattr(loop, name, getattr(loop, name))  # is replaced below
+    assert "        subprocess.Popen(command)\n" in inspect.getsource(loop)
+    ended = list[int]()
+    monkeypatch.setattr(supernode.signal, "raise_signal", ended.append)
+    supernode.shorten_waits(0.01, str(tmp_path / "stop"), str(tmp_path / "departing"))
+    started = loop.subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    loop.time.sleep(3)
+    assert not ended
+    started.kill()
+    started.wait()
+    loop.time.sleep(0.5)  # while a task is in work
+    assert ended == [supernode.signal.SIGTERM]
+    assert capsys.readouterr().err.endswith("Flower's SuperExec has ended (exit code -9)\n")
+    started.stdin.close()
 
 
 @pytest.mark.parametrize("refused", ["pull_object", "confirm_message_received"])
@@ -105,12 +129,16 @@ def test_a_task_whose_run_is_stopped_meanwhile_is_discarded(
 
 
 @pytest.mark.parametrize(
-    ("module", "name"), [(loop, "time"), (loop, "_pull_and_store_message"), (None, "RunNotRunningException")]
+    ("module", "name"),
+    [
+        *((loop, name) for name in ("time", "subprocess", "_pull_and_store_message")),
+        (None, "RunNotRunningException"),
+    ],
 )
 def test_a_flower_without_a_name_is_named(
     module: Any, name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for changed in ("time", "_pull_and_store_message"):
+    for changed in ("time", "subprocess", "_pull_and_store_message"):
         monkeypatch.setattr(loop, changed, getattr(loop, changed))
     monkeypatch.delattr(module or inspect.getmodule(RunNotRunningException), name)
     monkeypatch.setattr("sys.argv", ["supernode", "1", "stop", "departing"])

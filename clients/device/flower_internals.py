@@ -7,6 +7,7 @@ a SuperNode does without it.
 
 from __future__ import annotations
 
+import subprocess
 import time
 from collections.abc import Callable
 from importlib import import_module
@@ -60,6 +61,17 @@ def replace_waits(sleep: Callable[[float], None]) -> None:
     """
     find(f"{LOOP}:time")
     find(LOOP).time = SimpleNamespace(**{**vars(time), "sleep": sleep})
+
+
+def keep_started(started: list[subprocess.Popen[bytes]]) -> None:
+    """Have Flower's loop add to `started` what it starts: the SuperExec, which it forgets otherwise."""
+    start = find(f"{LOOP}:subprocess").Popen
+
+    def popen(*arguments: Any, **options: Any) -> subprocess.Popen[bytes]:
+        started.append(start(*arguments, **options))
+        return started[-1]
+
+    find(LOOP).subprocess = SimpleNamespace(**{**vars(subprocess), "Popen": popen})
 
 
 def discard_tasks_of_stopped_runs() -> None:

@@ -1,5 +1,7 @@
 """Flower's SuperNode with shorter waits: it outlives stopped runs, and ends itself when all is sent.
 
+It also ends when its SuperExec has, without which it would take tasks and do none.
+
 python -m clients.device.supernode POLL STOP_FILE DEPARTING_FILE [flower-supernode's options]
 """
 
@@ -8,6 +10,7 @@ from __future__ import annotations
 import math
 import os
 import signal
+import subprocess
 import sys
 import time
 
@@ -15,6 +18,7 @@ from clients.device.flower_internals import (
     SUPERNODE,
     FlowerChangedError,
     discard_tasks_of_stopped_runs,
+    keep_started,
     program,
     replace_waits,
 )
@@ -33,11 +37,15 @@ def shorten_waits(poll: float, stop_file: str, departing_file: str) -> None:
     `departing_file` is not empty while one more task is expected.
     """
     replied, woken = -SETTLE, math.inf
+    started: list[subprocess.Popen[bytes]] = []
 
     def sleep(seconds: float) -> None:
         nonlocal replied, woken
         took = time.monotonic() - woken
-        if seconds <= IDLE:  # a message is in work
+        if (code := next((process.poll() for process in started), None)) is not None:
+            print(f"fedtide-device: error: Flower's SuperExec has ended (exit code {code})", file=sys.stderr)
+            signal.raise_signal(signal.SIGTERM)
+        elif seconds <= IDLE:  # a message is in work
             time.sleep(min(seconds, REPLY_POLL))
             replied = time.monotonic()
         elif not os.path.exists(stop_file) or _is_filled(departing_file):
@@ -48,6 +56,7 @@ def shorten_waits(poll: float, stop_file: str, departing_file: str) -> None:
             signal.raise_signal(signal.SIGTERM)  # Flower ends in order: it tells the SuperLink
         woken = time.monotonic()
 
+    keep_started(started)
     replace_waits(sleep)
 
 
