@@ -156,6 +156,13 @@ def test_a_line_that_is_not_a_record_is_skipped_and_named(run: Path, kind: str, 
     assert not caplog.text  # the last line of a run that was cut off
 
 
+@pytest.mark.parametrize("left", [0, 2])
+def test_records_that_are_missing_are_named(run: Path, left: int, caplog: Any) -> None:
+    (run / "metrics.jsonl").write_bytes(b"".join(lines(run)[:left]))
+    assert len(read_run(run, records=True).records) == left
+    assert f"{run}: metrics.jsonl lacks some of 3 rounds" in caplog.text
+
+
 def test_clients_of_other_projects_have_names_and_may_not_report_steps(run: Path) -> None:
     record = {"round": 4, "selected": ["a", 1], "active": ["a"], "steps": [None]}
     with (run / "metrics.jsonl").open("a") as file:

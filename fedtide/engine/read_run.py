@@ -68,7 +68,7 @@ class Run:
         if self.records:
             return self
         run = replace(self, records=[*records_in(self.path, lenient=True)])
-        if run.records and not run.is_whole:
+        if self.summary.get("rounds") and not run.is_whole:
             log.warning("%s: metrics.jsonl lacks some of %s rounds", self.path, self.summary["rounds"])
         return run
 
