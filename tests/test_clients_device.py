@@ -59,6 +59,17 @@ def test_bad_values_get_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[s
     )
 
 
+def test_closed_streams_are_open_in_what_it_starts() -> None:
+    started = "import sys; sys.exit(None in (sys.stdin, sys.stdout, sys.stderr))"
+    program = (
+        "import subprocess, sys; from clients.device.__main__ import open_streams; open_streams(); "
+        f"sys.stderr.flush(); sys.exit(subprocess.call([sys.executable, '-c', {started!r}]))"
+    )
+    closed = ["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh"]
+    assert subprocess.call([*closed, sys.executable, "-c", started]) == 1
+    assert subprocess.call([*closed, sys.executable, "-c", program], cwd=ROOT) == 0
+
+
 def test_data_are_read_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A folder becomes a file that every message's process reads fast, and a CSV file with the first task."""
     copy = str(tmp_path / "data-client-0.npz")

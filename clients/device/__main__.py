@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import signal
 import socket
 import ssl
@@ -208,8 +209,20 @@ def free_port() -> int:
         return port
 
 
+def open_streams() -> None:
+    """Have what was closed of standard input, output and error lead nowhere, also in programs started here.
+
+    Flower's would fail, or crash as they end, where a socket of theirs got such a number.
+    """
+    while (number := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(number, True)
+    os.close(number)
+    sys.stderr = sys.stderr or os.fdopen(2, "w", closefd=False)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a device; return the exit code: 0 after SIGTERM or Ctrl-C, 2 for a bad command line."""
+    open_streams()
     options = parse(argv)
     try:
         check(options)
