@@ -138,7 +138,10 @@ def test_a_run_in_a_pipe(tmp_path: Path, reads: str) -> None:
 
 @pytest.mark.parametrize(
     ("command", "code"),
-    [(["--list"], 1), (["--help"], 1), ([*SMALL, "--num-rounds=2", "--json", "--run-dir=."], 1)],
+    [
+        *((c, 1) for c in (["--list"], ["--help"], ["runs", "--help"], ["fleet", "-h"])),
+        ([*SMALL, "--num-rounds=2", "--json", "--run-dir=."], 1),
+    ],
 )
 def test_lost_output_is_an_error_where_a_command_is_for_it(
     tmp_path: Path, command: list[str], code: int, monkeypatch: pytest.MonkeyPatch, capsys: Any

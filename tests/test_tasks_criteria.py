@@ -13,7 +13,7 @@ from clients.draws import draw_batches
 from clients.gradients.batches import Batch, CohortBatches
 from clients.gradients.chain import Chain
 from clients.gradients.flat import FlatModel, as_tensor
-from clients.gradients.linear import StackedLinear
+from clients.gradients.linear import Compiled, StackedLinear
 from clients.gradients.oracle import Loop, Vmap
 from clients.simulated.evaluation import check_gradient, check_memory, check_outputs, evaluate
 from fedtide.tasks import (
@@ -204,7 +204,11 @@ class OwnWeighted(Criterion):
     losses, scores, counts = CrossEntropy.losses, CrossEntropy.scores, Weighted.counts
 
 
-@pytest.mark.parametrize("criterion", [Weighted(), OwnWeighted()])
+CHANGED: Any = CrossEntropy()  # an object, not a class
+CHANGED.counts = Weighted().counts
+
+
+@pytest.mark.parametrize("criterion", [Weighted(), OwnWeighted(), CHANGED])
 def test_examples_that_count_differently(criterion: Any) -> None:
     """As with weights of classes in PyTorch: in the gradients of all oracles, and in evaluation."""
     rng = np.random.default_rng(3)
@@ -217,10 +221,17 @@ def test_examples_that_count_differently(criterion: Any) -> None:
     expected, start = expected.clone(), model.vector[None].clone()
     clients = [draw_batches(6, 0, 1, rng)]
     batch = CohortBatches(as_tensor(x), as_tensor(y), clients, torch.float32, criterion=criterion).step(0)
+    rare = as_tensor(x[[2]]), as_tensor(y[[2]]), [draw_batches(1, 0, 1, rng)], torch.float32
+    nothing = CohortBatches(*rare, criterion=criterion).step(0)  # counts in it
     for kind in (Loop, Vmap, StackedLinear, Chain):
         gradient, loss = kind(model).gradient(start, batch)
         torch.testing.assert_close(gradient[0], expected, rtol=1e-4, atol=1e-6)
         assert float(loss[0]) == pytest.approx(float(wanted), rel=1e-5)
+        gradient, loss = kind(model).gradient(start, nothing)
+        assert not gradient.any()
+        assert not loss.any()
+    with pytest.raises(ValueError, match="for classes, with cross-entropy"):
+        Compiled(model)
     model.load(start[0])
     loss_found, score = evaluate(model, (x[:6], y[:6]))
     assert loss_found == pytest.approx(float(wanted), rel=1e-5)

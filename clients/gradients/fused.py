@@ -38,7 +38,7 @@ class Fused(CohortOracle):
         kinds = torch.float32, torch.float64
         if model.device.type != "cpu" or model.vector.dtype not in kinds:
             raise SettingsError(f"it computes in single or double precision on a CPU; {self._instead}")
-        if type(model.criterion) is not CrossEntropy:
+        if type(model.criterion) is not CrossEntropy or not model.criterion.is_plain:
             raise SettingsError(f"it is for classes, with cross-entropy; {self._instead}")
         try:
             self._kernels: Any = import_module(f"clients.gradients.{self.kernels}")

@@ -110,7 +110,10 @@ class Criterion(ABC):
         """Return the mean loss, a scalar."""
         if (counts := self.counts(targets)) is None:
             return self.losses(outputs, targets).mean()
-        return self.total(outputs, targets) / counts.sum()
+        import torch
+
+        least = torch.finfo(outputs.dtype).tiny  # where nothing counts, the mean is 0 and has no gradient
+        return self.total(outputs, targets) / counts.sum().clamp(min=least)
 
     def total(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return the sum of the losses, each as often as it counts, a scalar."""
@@ -162,14 +165,14 @@ class CrossEntropy(Criterion):
             raise SettingsError(f"labels {least} to {most} where the task has {num_outputs} classes")
 
     def mean(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        if self._is_another:
+        if not self.is_plain:
             return super().mean(outputs, targets)
         from torch.nn import functional
 
         return functional.cross_entropy(outputs.flatten(0, -2), targets.flatten())
 
     def total(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        if targets.dim() > 1 or self._is_another:
+        if targets.dim() > 1 or not self.is_plain:
             return super().total(outputs, targets)
         from torch.nn import functional
 
@@ -177,7 +180,7 @@ class CrossEntropy(Criterion):
 
     def error(self, outputs: Tensor, targets: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
         """See `Criterion.error`: softmax minus one at the target."""
-        if targets.dim() > weights.dim() or self._is_another:
+        if targets.dim() > weights.dim() or not self.is_plain:
             return super().error(outputs, targets, weights)
         log_p = outputs.log_softmax(-1)
         weights, targets = weights[..., None], targets[..., None]
@@ -186,9 +189,10 @@ class CrossEntropy(Criterion):
         return errors.scatter_add_(-1, targets, -weights), losses
 
     @property
-    def _is_another(self) -> bool:
-        """Whether a class of the user's own has other losses or counts: smoothed labels, weighted classes."""
-        return type(self).losses is not CrossEntropy.losses or type(self).counts is not Criterion.counts
+    def is_plain(self) -> bool:
+        """Whether losses and counts are these, not the user's own, as for smoothed labels or weights."""
+        found = [getattr(method, "__func__", method) for method in (self.losses, self.counts)]
+        return found == [CrossEntropy.losses, Criterion.counts]
 
 
 CROSS_ENTROPY = CrossEntropy()
