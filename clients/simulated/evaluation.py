@@ -173,7 +173,7 @@ def check_memory(model: FlatModel, data: FederatedData) -> None:
         what = f"{where} changes while it computes" if where else "its outputs for a batch change"
         raise SettingsError(
             f"model: {what}, and a client would find what another has left: keep that in buffers "
-            "(register_buffer), and draw random numbers with PyTorch's own generator"
+            "that __init__ registers, of a part with trained weights, and draw with PyTorch's own generator"
         )
 
 
