@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from torch import Tensor, nn
 
 import sim
@@ -39,8 +40,12 @@ def test_the_fastest_engine(
     cores: int, values: dict[str, Any], engine: str, why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "cpu_count", lambda: cores)
-    monkeypatch.setattr("torch.get_num_threads", lambda: cores)
-    experiment = prepare(Plan.of(Settings(**values)))
+    before = torch.get_num_threads()
+    torch.set_num_threads(cores)
+    try:
+        experiment = prepare(Plan.of(Settings(**values)))
+    finally:
+        torch.set_num_threads(before)  # more would slow down all later tests, as processes share the cores
     assert experiment.settings.engine == engine
     assert why in experiment.why_engine
     assert bool(why) == bool(experiment.why_engine)

@@ -49,6 +49,7 @@ class FlowerArguments(Checked):
 
     def wait(self, manager: ClientManager, options: Options) -> Options:
         """Wait until enough clients are there; return options with the number of those to ask."""
+        manager.num_available()  # has Flower look who is there, which it does only every 5 s otherwise
         manager.wait_for(max(self.min_available_clients, self.min_fit_clients), WAIT_SECONDS)
         if self.fraction_fit == 1 and not self.min_fit_clients:
             return options
