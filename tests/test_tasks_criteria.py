@@ -25,6 +25,8 @@ from fedtide.tasks import (
     PartitionedData,
     SquaredError,
 )
+from fedtide.tasks.criteria import IGNORED
+from fedtide.tasks.language import NextToken
 
 LN2 = float(np.log(2))
 
@@ -238,6 +240,21 @@ def test_examples_that_count_differently(criterion: Any) -> None:
     right, weights = (layer(as_tensor(x[:6])).argmax(1).numpy() == y[:6]), RARE[y[:6]].numpy()
     assert score == pytest.approx((right * weights).sum() / weights.sum(), rel=1e-5)
     assert np.isnan(evaluate(model, (x[:1], np.array([2])))).all()
+
+
+def test_small_weights_of_classes_in_half_precision() -> None:
+    outputs, targets = torch.randn(6, 3), torch.tensor([0, 1, 2, 1, 0, 1])
+
+    class Light(CrossEntropy):
+        def counts(self, targets: Tensor) -> Tensor:
+            return 1e-4 * RARE[targets]
+
+    found = Light().mean(outputs.half(), targets)
+    assert float(found) == pytest.approx(float(functional.cross_entropy(outputs, targets, RARE)), rel=1e-2)
+
+
+def test_a_batch_of_padding_has_no_loss() -> None:
+    assert NextToken(4, 5).mean(torch.randn(2, 4, 5), torch.full((2, 4), IGNORED)) == 0
 
 
 class Text(nn.Module):

@@ -110,10 +110,8 @@ class Criterion(ABC):
         """Return the mean loss, a scalar."""
         if (counts := self.counts(targets)) is None:
             return self.losses(outputs, targets).mean()
-        import torch
-
-        least = torch.finfo(outputs.dtype).tiny  # where nothing counts, the mean is 0 and has no gradient
-        return self.total(outputs, targets) / counts.sum().clamp(min=least)
+        terms = counts.sum()  # where nothing counts, the mean is 0, and so is its gradient
+        return self.total(outputs, targets) / terms.where(terms > 0, 1)
 
     def total(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return the sum of the losses, each as often as it counts, a scalar."""

@@ -55,10 +55,6 @@ class NextToken(Criterion):
         """See `Criterion.counts`: the tokens of each example."""
         return (targets != IGNORED).sum(1)
 
-    def mean(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """See `Criterion.mean`: that of transformers."""
-        return self.total(outputs, targets) / (targets != IGNORED).sum()
-
     def total(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """See `Criterion.total`; the sum over all tokens."""
         return _token_losses(outputs, targets).sum()
