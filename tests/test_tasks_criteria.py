@@ -225,7 +225,12 @@ def test_examples_that_count_differently(criterion: Any) -> None:
     batch = CohortBatches(as_tensor(x), as_tensor(y), clients, torch.float32, criterion=criterion).step(0)
     rare = as_tensor(x[[2]]), as_tensor(y[[2]]), [draw_batches(1, 0, 1, rng)], torch.float32
     nothing = CohortBatches(*rare, criterion=criterion).step(0)  # counts in it
+    counted = as_tensor(x[y != 2]), as_tensor(y[y != 2])
+    squares = model.fisher_by_example(start[0], counted) * len(counted[1]) / len(y)
+    torch.testing.assert_close(model.fisher_by_example(start[0], (as_tensor(x), as_tensor(y))), squares)
     for kind in (Loop, Vmap, StackedLinear, Chain):
+        found = kind(model).fisher(start[0], (as_tensor(x), as_tensor(y)))
+        torch.testing.assert_close(found, squares, rtol=1e-4, atol=1e-6)
         gradient, loss = kind(model).gradient(start, batch)
         torch.testing.assert_close(gradient[0], expected, rtol=1e-4, atol=1e-6)
         assert float(loss[0]) == pytest.approx(float(wanted), rel=1e-5)

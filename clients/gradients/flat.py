@@ -370,7 +370,7 @@ class FlatModel:
 
         def loss(parameters: dict[str, Tensor], x: Tensor, target: Tensor) -> Tensor:
             outputs = functional_call(self.module, {**parameters, **tensors}, (x[None],))
-            return self.criterion.losses(outputs, target[None]).sum()
+            return self.criterion.mean(outputs, target[None])
 
         inputs, targets = examples
         block = max(1, _BLOCK // max(1, len(self.vector)))

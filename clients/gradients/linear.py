@@ -118,8 +118,10 @@ class StackedLinear(CohortOracle):
         """See `FlatModel.fisher`: an example's gradient is an outer product, its square one of squares."""
         inputs, targets = examples
         self.model.random.begin(None, self.model.device)
-        ones = torch.ones((1, len(targets)), dtype=y.dtype, device=y.device)
-        layer_inputs, errors, _ = self._backpropagate(self.views(y[None]), inputs[None], targets[None], ones)
+        counts = self.model.criterion.counts(targets)
+        weights = y.new_ones(len(targets)) if counts is None else (counts > 0).to(y)
+        batch = inputs[None], targets[None], weights[None]
+        layer_inputs, errors, _ = self._backpropagate(self.views(y[None]), *batch)
         diagonal = torch.zeros_like(y)[None]
         for layer, x, error in zip(self.layers, layer_inputs, errors, strict=True):
             of_layer = layer.views(diagonal)
