@@ -221,6 +221,20 @@ def scripted(size: int, classes: int) -> list[nn.Module]:
     return [torch.jit.script(nn.Sequential(nn.Linear(size, 8), nn.BatchNorm1d(8))), nn.Linear(8, classes)]  # type: ignore[no-untyped-call]
 
 
+class Graph(nn.Linear):
+    """Sums over neighbours first; which they are is a sparse buffer."""
+
+    def __init__(self, size: int, classes: int) -> None:
+        super().__init__(size, classes)
+        self.register_buffer("edges", torch.eye(size, dtype=torch.int64).roll(1, 0).to_sparse())
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward((self.edges.to(x.dtype) @ x.T).T)
+
+
+graph = _sequence(lambda size, classes: [Graph(size, classes)])
+
+
 # What is kept from batch to batch
 
 

@@ -282,6 +282,16 @@ def by_data(shape: tuple[int, ...], classes: int) -> nn.Module:
     return nn.Sequential(nn.Flatten(), first, last)
 
 
+def within_blocks(shape: tuple[int, ...], classes: int) -> nn.Module:
+    """A bias that is a part of one weight, with which another is interleaved that reaches further."""
+    layers = [nn.Linear(64, 8), nn.Linear(8, 16), nn.Linear(16, classes)]
+    whole = torch.randn(16, 72)
+    layers[0].weight = nn.Parameter(whole[:8, :64])
+    layers[1].weight = nn.Parameter(whole[:, 64:])
+    layers[0].bias = nn.Parameter(whole[2, :8])
+    return nn.Sequential(nn.Flatten(), *layers)
+
+
 REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "dict": (lambda: Returning(lambda _, y: {"logits": y}), "outputs: it returns a dict, where"),
     "tuple": (lambda: Returning(lambda _, y: (y, y)), "outputs: it returns a tuple, where"),
@@ -308,6 +318,7 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
         lambda: by_data((64,), 10),
         "model: 1.weight and 2.bias share memory without being one parameter, .* not its .data, or a clone",
     ),
+    "tied within blocks": (within_blocks, "model: 1.weight and 1.bias share memory without being one"),
     "made once": (
         lambda: nn.Sequential(nn.Flatten(), PRETRAINED),
         "1.weight is the same tensor in every model that is made, .* or copy.deepcopy it",

@@ -142,18 +142,18 @@ def _require_own_memory(module: nn.Module) -> None:
     As views of a vector they would be trained apart.
     """
     named = [*module.named_parameters(), *module.named_buffers()]
-    tensors = {name: tensor for name, tensor in named if tensor.numel() and not tensor.is_meta}
-    last, end = "", 0  # of those before, the one that reaches furthest
+    tensors = {name: t for name, t in named if t.numel() and t.layout == torch.strided and not t.is_meta}
+    ends = dict[str, int]()  # of those before that reach beyond where the next one starts
     for name in sorted(tensors, key=lambda name: tensors[name].data_ptr()):
         tensor = tensors[name]
-        if tensor.data_ptr() < end and _share_trained(tensor, tensors[last]):
+        ends = {other: end for other, end in ends.items() if end > tensor.data_ptr()}
+        if shared := [other for other in ends if _share_trained(tensor, tensors[other])]:
             raise SettingsError(
-                f"model: {last} and {name} share memory without being one parameter, and would be trained "
-                "apart: assign the parameter itself, not its .data, or a clone()"
+                f"model: {shared[0]} and {name} share memory without being one parameter, and would be "
+                "trained apart: assign the parameter itself, not its .data, or a clone()"
             )
         reach = sum((n - 1) * stride for n, stride in zip(tensor.shape, tensor.stride(), strict=True))
-        if (own_end := tensor.data_ptr() + (reach + 1) * tensor.element_size()) > end:
-            last, end = name, own_end
+        ends[name] = tensor.data_ptr() + (reach + 1) * tensor.element_size()
 
 
 def _share_trained(one: Tensor, other: Tensor) -> bool:
