@@ -1,6 +1,8 @@
 """Criteria: losses and scores by hand, and derivatives that agree with autograd in every oracle."""
 
+import random
 import re
+import threading
 from typing import Any
 
 import numpy as np
@@ -325,6 +327,22 @@ def test_a_model_that_draws_in_evaluation_is_refused() -> None:
         ValueError, match=r"draws random numbers in evaluation, too: .* training=self\.training"
     ):
         check_memory(FlatModel(Careless(3, 3)), data)
+
+
+def test_another_thread_may_draw_while_a_model_is_tried() -> None:
+    """As Flower's heartbeat does."""
+    waiting = [threading.Thread(target=random.random)]
+
+    class Slow(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            while waiting:
+                waiting[0].start()
+                waiting.pop().join()
+            return super().forward(x)
+
+    data = PartitionedData.divide((np.float32(X), Y), (np.float32(X), Y), 3, [np.arange(4)], 0.0, 0)
+    check_memory(FlatModel(Slow(3, 3)), data)
+    assert not waiting
 
 
 def test_splits_must_be_alike() -> None:
