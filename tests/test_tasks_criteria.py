@@ -287,6 +287,18 @@ def test_models_are_tried_on_examples_not_on_padding() -> None:
         check(model, data)
 
 
+def test_categories_may_be_floating_point() -> None:
+    """As in a table, where they stand beside numbers; the trial has no others."""
+
+    class Categories(nn.Embedding):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x[:, 0].long())
+
+    x = np.float32([[0], [1], [2], [0]])
+    data = PartitionedData.divide((x, Y), (x, Y), 3, [np.arange(4)], 0.0, 0)
+    check_outputs(FlatModel(Categories(3, 3)), data)
+
+
 class Learned(Smoothed):
     """A loss with a weight of its own, as of several tasks."""
 
