@@ -9,6 +9,8 @@ import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from copy import deepcopy
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -292,6 +294,11 @@ def within_blocks(shape: tuple[int, ...], classes: int) -> nn.Module:
     return nn.Sequential(nn.Flatten(), *layers)
 
 
+@cache
+def kept_layer() -> nn.Linear:
+    return nn.Linear(64, 10)
+
+
 REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "dict": (lambda: Returning(lambda _, y: {"logits": y}), "outputs: it returns a dict, where"),
     "tuple": (lambda: Returning(lambda _, y: (y, y)), "outputs: it returns a tuple, where"),
@@ -322,6 +329,10 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "made once": (
         lambda: nn.Sequential(nn.Flatten(), PRETRAINED),
         "1.weight is the same tensor in every model that is made, .* or copy.deepcopy it",
+    ),
+    "made at first": (
+        lambda: nn.Sequential(nn.Flatten(), deepcopy(kept_layer())),
+        "1.weight has no numbers: .* device meta, .* functools.cache does; .* copy.deepcopy it",
     ),
     "teacher": (Teacher, "model: frozen weight slow.weight changes while it computes, .* in buffers"),
     "counter": (kept(lambda n, _: (n + 1, 1)), CHANGES),

@@ -174,14 +174,22 @@ def prepare(plan: Plan, tune: bool = True, observed: Callable[[], Trace] | None 
 
 
 def _built(plan: Plan, build_model: Callable[[], nn.Module]) -> nn.Module:
-    """Make the model; SettingsError: a class of some library is not made as models are."""
+    """Make the model; SettingsError: a class of some library is not made as models are, or on no device."""
     try:
-        return build_model()
+        module = build_model()
     except Exception as error:
         if own_places(error) or not dotted.is_dotted("model", plan.model.name):
             raise
         advice = "name a function (input_shape, num_classes) that makes the model"
         raise SettingsError(f"model {plan.model_name}: {described(error)}; {advice}") from None
+    for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
+        if tensor.is_meta:  # see `check_fits`
+            raise SettingsError(
+                f"model {plan.model_name}: {name} has no numbers: a model is first made on PyTorch's device "
+                "meta, for its size, and nothing of that may be kept, as functools.cache does; make or load "
+                "such a part when its file is imported, and copy.deepcopy it"
+            )
+    return module
 
 
 def _check_made_anew(name: str, one: nn.Module, other: nn.Module) -> None:
