@@ -218,6 +218,23 @@ def test_fisher_of_a_weight_with_a_hook() -> None:
     torch.testing.assert_close(Loop(model).fisher(model.vector, (x, labels)), factors * plain)
 
 
+def test_fisher_changes_no_weights() -> None:
+    """Even where `forward` limits them, which is for training to do."""
+
+    class Limited(torch.nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.weight.data.clamp_(-0.1, 0.1)
+            return super().forward(x)
+
+    x, labels = torch.ones(4, 3), torch.tensor([0, 1, 1, 0])
+    model = FlatModel(Limited(3, 2))
+    y = torch.ones(8)
+    found = Loop(model).fisher(y, (x, labels))
+    assert torch.equal(y, torch.ones(8))
+    torch.testing.assert_close(found, model.fisher_by_example(y, (x, labels)))
+    assert torch.equal(y, torch.ones(8))
+
+
 def test_fisher_is_the_mean_of_squared_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
     """Example by example; a buffer has none; in blocks as at once; the model is as before."""
     module = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 2))

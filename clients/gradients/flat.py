@@ -364,7 +364,7 @@ class FlatModel:
 
         It has shape (M,), as the weights `y`, and is zero for buffers. The model is in evaluation mode.
         """
-        tensors = dict(zip(self.names, self.views(y), strict=True))
+        tensors = dict(zip(self.names, self.views(y.clone()), strict=True))  # `forward` may limit weights
         names = self.names[: len(tensors) - self.num_buffers]
         parameters = {name: tensors.pop(name) for name in names}
 
