@@ -299,6 +299,14 @@ def kept_layer() -> nn.Linear:
     return nn.Linear(64, 10)
 
 
+def beside_eight_bits() -> nn.Module:
+    """A counter in a model with a frozen weight of a type that PyTorch does not sum."""
+    model = kept(lambda n, _: (n + 1, 1))()
+    weight = torch.ones(3).to(torch.float8_e4m3fn)
+    model.register_parameter("scale", nn.Parameter(weight, requires_grad=False))
+    return model
+
+
 REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "dict": (lambda: Returning(lambda _, y: {"logits": y}), "outputs: it returns a dict, where"),
     "tuple": (lambda: Returning(lambda _, y: (y, y)), "outputs: it returns a tuple, where"),
@@ -336,6 +344,7 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     ),
     "teacher": (Teacher, "model: frozen weight slow.weight changes while it computes, .* in buffers"),
     "counter": (kept(lambda n, _: (n + 1, 1)), CHANGES),
+    "counter beside 8 bits": (beside_eight_bits, CHANGES),
     "hidden state": (kept(lambda h, y: (y.detach() + h / 2, 1)), CHANGES),
     "list": (kept(lambda steps, _: ([*steps, 1], 1), []), CHANGES),
     "generator": (kept(lambda g, _: (g, torch.rand(1, generator=g)), torch.Generator().manual_seed), CHANGES),

@@ -173,7 +173,7 @@ def check_memory(model: FlatModel, data: FederatedData) -> None:
         what = f"{where} changes while it computes" if where else "its outputs for a batch change"
         raise SettingsError(
             f"model: {what}, and a client would find what another has left: keep that in buffers "
-            "that __init__ registers, of a part with trained weights, and draw with PyTorch's own generator"
+            "that __init__ registers in a part with trained weights, and draw with PyTorch's own generator"
         )
 
 
@@ -195,7 +195,7 @@ def _attributes(module: nn.Module) -> dict[str, str | None]:
     """
     usual = vars(nn.Module()).keys()
     fixed = ((name, weight) for name, weight in module.named_parameters() if not weight.requires_grad)
-    return {f"frozen weight {name}": str(weight.detach().sum().item()) for name, weight in fixed} | {
+    return {f"frozen weight {name}": str(weight.detach().float().sum().item()) for name, weight in fixed} | {
         f"attribute {key} of {f'layer {name}' if name else 'the model'}": fingerprint(value)
         for name, part in module.named_modules()
         if _is_own(part)
