@@ -3,6 +3,7 @@
 import random
 import re
 import threading
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+import fedtide
 from clients.draws import draw_batches
 from clients.gradients.batches import Batch, CohortBatches
 from clients.gradients.chain import Chain
@@ -247,6 +249,20 @@ def test_examples_that_count_differently(criterion: Any) -> None:
     right, weights = (layer(as_tensor(x[:6])).argmax(1).numpy() == y[:6]), RARE[y[:6]].numpy()
     assert score == pytest.approx((right * weights).sum() / weights.sum(), rel=1e-5)
     assert np.isnan(evaluate(model, (x[:1], np.array([2])))).all()
+
+
+def test_clients_of_whom_nothing_counts_have_no_score(tmp_path: Path) -> None:
+    """They are neither the worst, nor a group."""
+    rng = np.random.default_rng(0)
+    x, y, clients = rng.normal(size=(80, 3)), rng.integers(2, size=80), np.repeat(np.arange(4), 20)
+    y[:20] = 2
+    groups = np.array(["a", "b", "b", "b"])[clients]
+    task = fedtide.Task.from_arrays(x, y, clients=clients, groups=groups, test=(x, y), criterion=Weighted())
+    few: dict[str, Any] = {"num_clients": 4, "num_rounds": 1, "trace": "always", "run_dir": str(tmp_path)}
+    record = fedtide.run(task=task, evaluate_clients=1, **few).records[-1]
+    assert [*record["groups"]["group"]] == ["b"]
+    assert record["groups"]["group"]["b"]["clients"] == 3
+    assert 0 <= record["worst_client_accuracy"] <= 1
 
 
 def test_small_weights_of_classes_in_half_precision() -> None:

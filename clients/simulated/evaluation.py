@@ -223,12 +223,17 @@ class PartScores(NamedTuple):
         return np.repeat(np.arange(len(self.counts)), self.counts)
 
     @property
+    def counted(self) -> NDArray[np.bool_]:
+        """The parts with an example that counts, shape (P,)."""
+        return np.bincount(self.owners, self.weights, len(self.counts)) > 0
+
+    @property
     def means(self) -> NDArray[np.float64]:
-        """The mean score of each part, NaN of an empty one."""
+        """The mean score of each part, NaN where nothing counts."""
         owners, n = self.owners, len(self.counts)
         totals, weights = (np.bincount(owners, v, n) for v in (self.scores * self.weights, self.weights))
         means = np.full(n, np.nan)
-        np.divide(totals, weights, out=means, where=weights > 0)
+        np.divide(totals, weights, out=means, where=self.counted)
         return means
 
 

@@ -112,7 +112,7 @@ def compute_numbers(
         scores=[None if np.isnan(score) else round(float(score), 6) for score in means],
         scores_on=scores_on,
         notes=notes + note,
-        spread=finite(spread(means[found.counts > 0], metric.higher_is_better)),
+        spread=finite(spread(means[found.counted], metric.higher_is_better)),
         groups=finite(group_numbers(groups, found, clients, data, functions)),
     )
 

@@ -77,9 +77,9 @@ class GlobalEvaluator:
         """Return the numbers of the members' held-out examples, by client and by group of clients."""
         members = np.flatnonzero(self.roster.member)
         found = part_scores(self.model, self._holdouts(members), needed)
-        if not found.counts.any():
+        if not found.counted.any():
             return {}
-        of_clients = spread(found.means[found.counts > 0], self.metric.higher_is_better)
+        of_clients = spread(found.means[found.counted], self.metric.higher_is_better)
         now = self.roster.accepted == server_round if server_round else False  # not in the counts yet
         groups = groups_of(self.data, self.times_active.counts + now)
         return {

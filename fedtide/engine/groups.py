@@ -62,13 +62,13 @@ def group_numbers(
     data: FederatedData,
     functions: Sequence[MetricFunction],
 ) -> GroupNumbers:
-    """Return the numbers of each group that has examples; the parts of `found` are those of the clients."""
+    """Return the numbers of each group of which examples count; `found` has a part for each client."""
     true = targets_of(data.criterion, found.targets)
     positions = positions_of(found.targets)
     numbers: dict[str, dict[str, Any]] = {}
     for kind, of_kind in groups.items():
         for name, mask in of_kind.items():
-            chosen = mask[clients] & (found.counts > 0)
+            chosen = mask[clients] & found.counted
             if not chosen.any():
                 continue
             examples = chosen[found.owners]
