@@ -198,8 +198,8 @@ def _check_made_anew(name: str, one: nn.Module, other: nn.Module) -> None:
     for key, weight in other.named_parameters():
         if id(weight) in before and weight.requires_grad:
             raise SettingsError(
-                f"model {name}: {key} is the same tensor in every model that is made, and a run would change "
-                "that of others: make its layer anew each time, or copy.deepcopy it"
+                f"model {name}: {key} is the same tensor in every model that is made, so that one run would "
+                "change another's: make a new layer each time, or copy.deepcopy it"
             )
 
 

@@ -58,8 +58,8 @@ class NamedArrays:
         arrays = {key: array.numpy() for key, array in record.items()}
         if odd := [key for key, array in arrays.items() if array.dtype.kind == "c"]:
             raise SettingsError(
-                f"array {odd[0]} has complex numbers, which would not be averaged: a weight should be pairs "
-                "of real numbers, of which forward makes complex ones, and a constant a buffer with "
+                f"array {odd[0]} has complex numbers, which would not be averaged: keep a weight as pairs of "
+                "real numbers, on which forward calls torch.view_as_complex, and a constant in a buffer with "
                 "persistent=False"
             )
         floating = [key for key, array in arrays.items() if array.dtype.kind == "f"]
