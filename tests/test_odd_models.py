@@ -275,6 +275,7 @@ class Teacher(nn.Linear):
 
 
 PRETRAINED = nn.Linear(64, 10)
+STATISTICS = nn.BatchNorm1d(64, affine=False)
 
 
 def by_data(shape: tuple[int, ...], classes: int) -> nn.Module:
@@ -337,6 +338,10 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "made once": (
         lambda: nn.Sequential(nn.Flatten(), PRETRAINED),
         "1.weight is the same tensor in every model that is made, .* or copy.deepcopy it",
+    ),
+    "statistics made once": (
+        lambda: nn.Sequential(nn.Flatten(), STATISTICS, nn.Linear(64, 10)),
+        "1.running_mean is the same tensor in every model that is made, .* or copy.deepcopy it",
     ),
     "made at first": (
         lambda: nn.Sequential(nn.Flatten(), deepcopy(kept_layer())),

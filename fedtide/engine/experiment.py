@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import strategies
-from clients.gradients.flat import FlatModel
+from clients.gradients.flat import FlatModel, exchanged
 from clients.gradients.oracles import choose, may_gain_from_vmap
 from clients.gradients.precision import set_precision
 from clients.rules import rule_named
@@ -193,10 +193,10 @@ def _built(plan: Plan, build_model: Callable[[], nn.Module]) -> nn.Module:
 
 
 def _check_made_anew(name: str, one: nn.Module, other: nn.Module) -> None:
-    """Refuse a model with trained weights that the one made before it has as well."""
-    before = {id(weight) for weight in one.parameters()}
-    for key, weight in other.named_parameters():
-        if id(weight) in before and weight.requires_grad:
+    """Refuse a model with trained weights, or buffers, that the one made before it has as well."""
+    before = {id(tensor) for tensor in exchanged(one).values()}
+    for key, tensor in exchanged(other).items():
+        if id(tensor) in before:
             raise SettingsError(
                 f"model {name}: {key} is the same tensor in every model that is made, so that one run would "
                 "change another's: make a new layer each time, or copy.deepcopy it"
