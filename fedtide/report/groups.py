@@ -28,36 +28,22 @@ ABOUT_QUARTERS = (
 )
 
 
-def groups_figures(runs: Mapping[str, Sequence[Run]], metrics: Sequence[Metric]) -> list[Figure]:
-    """Return a figure of runs, by their labels, for each kind of group that they evaluated."""
-    labels = [*runs][: plots.MAX_RUNS]
-    figures = []
-    for kind, title in KINDS.items():
-        curves = {
-            (label, metric.key): dict(_curves(runs[label], kind, metric.key))
-            for label in labels
-            for metric in metrics
-        }
-        if names := _ordered(name for found in curves.values() for name in found):
-            figures.append(
-                _figure(kind, f"Clients by {title}", curves, labels, names[: plots.MAX_LINES], metrics)
-            )
-    return figures
+def groups_figures(runs: Mapping[str, Sequence[Run]], metrics: Sequence[Metric]) -> list[Figure | None]:
+    """Return a figure of runs, by their labels, for each kind of group; None if they evaluated none of it."""
+    return [_figure(kind, runs, metrics) for kind in KINDS]
 
 
-def _figure(
-    kind: str,
-    heading: str,
-    curves: Mapping[tuple[str, str], Mapping[str, Band]],
-    labels: Sequence[str],
-    names: Sequence[str],
-    metrics: Sequence[Metric],
-) -> Figure:
-    by_key = {metric.key: metric for metric in metrics}
+def _figure(kind: str, runs: Mapping[str, Sequence[Run]], metrics: Sequence[Metric]) -> Figure | None:
+    by_key, labels = {metric.key: metric for metric in metrics}, [*runs][: plots.MAX_RUNS]
+    curves = {(label, key): dict(_curves(runs[label], kind, key)) for label in labels for key in by_key}
+    names = _ordered(name for found in curves.values() for name in found)[: plots.MAX_LINES]
+    if not names:
+        return None
     toggles = [
         Toggle("Metric", {key: metric.title for key, metric in by_key.items()}),
         Toggle("With", {str(i): label for i, label in enumerate(labels)}),
     ]
+    heading = f"Clients by {KINDS[kind]}"
     return Figure(
         f"groups-{kind}",
         heading,
