@@ -7,7 +7,7 @@ import math
 import os
 import shutil
 import sys
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -25,7 +25,7 @@ from fedtide.comparison.methods import parse_baseline, shown_value
 from fedtide.comparison.pivot import pivots_of
 from fedtide.comparison.results import CellRun, targets_of
 from fedtide.comparison.runner import Outcome, Runner, Work
-from fedtide.comparison.store import CellStore, Unfinished, identity, outdated, write_texts, writing_in
+from fedtide.comparison.store import CellStore, Unfinished, identity, write_texts, writing_in
 from fedtide.comparison.tuning import Tuning, tuned
 from fedtide.config import Settings
 from fedtide.config.grid import Cell
@@ -132,9 +132,11 @@ class _Progress:
         self.found = len(self.finished)
         if self.found:
             say(console, f"{self.found} of {count(len(cells), 'run')} were finished already")
-        for version, old in outdated(self.finished.values()).items():
+        own = program_version()
+        others = Counter(run.version for run in self.finished.values() if run.version != own)
+        for version, old in others.items():
             console.print(
-                f"{count(old, 'finished cell')} of version {version}, this is {program_version()}; "
+                f"{count(old, 'finished cell')} of version {version}, this is {own}; "
                 "--fresh trains them again"
             )
         self.bar = progress_bar("", console)

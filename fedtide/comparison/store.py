@@ -7,8 +7,7 @@ import json
 import os
 import platform
 import shutil
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +19,7 @@ from fedtide.config import Settings
 from fedtide.config.settings import EXECUTION_ONLY
 from fedtide.engine.read_run import Run, read_run
 from fedtide.engine.run_files import read_config, records_in
-from fedtide.engine.run_folder import lock, program_version, slug
+from fedtide.engine.run_folder import lock, slug
 from fedtide.plan import Plan
 
 
@@ -160,8 +159,3 @@ def _is_of(settings: Settings, config: Mapping[str, Any]) -> bool:
         for key, value in plan.settings.as_mapping().items()
         if key in relevant & config.keys()
     )
-
-
-def outdated(cells: Iterable[Run]) -> Counter[str]:
-    """Count the cells that other versions of fedtide made, by version."""
-    return Counter(cell.version for cell in cells if cell.version != program_version())
