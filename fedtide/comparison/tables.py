@@ -57,7 +57,10 @@ def columns(row: Row) -> Columns:
         "95 % interval": _ends(row.score, within),
         f"worst client{unit}": mean_and_deviation(row.worst, number),
         f"10th percentile{unit}": mean_and_deviation(row.tenth, number),
-        **dict(_other(metric, value) for metric, value in row.others.items()),
+        **{
+            f"{metric.title}{number_of(metric)[1]}": mean_and_deviation(value, number_of(metric)[0])
+            for metric, value in row.others.items()
+        },
         f"vs {row.versus}": plus(row.difference.mean) if row.difference else "",
         f"95 % interval vs {row.versus}": _ends(row.difference, plus) if row.difference else "",
         "uploads": f"{row.cost.uploads:.0f}",
@@ -178,12 +181,6 @@ def numbers(row: Row) -> dict[str, Any]:
     return {
         key: "" if isinstance(value, float) and math.isnan(value) else value for key, value in record.items()
     }
-
-
-def _other(metric: Metric, value: Estimate) -> tuple[str, str]:
-    """Return the heading and the text of a further metric."""
-    number, unit = number_of(metric)
-    return f"{metric.title}{unit}", mean_and_deviation(value, number)
 
 
 def number_of(metric: Metric) -> tuple[Callable[[float], str], str]:
