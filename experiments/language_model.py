@@ -22,7 +22,7 @@ from datasets import Dataset
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from fedtide.base.allowed import Share
-from fedtide.tasks.language import Blocks, NextTokens, Tokenizer
+from fedtide.tasks.language import Blocks, Tokenizer, next_tokens
 from fedtide.tasks.shakespeare import read_plays
 from traces.rates import Numbers, RateTrace
 
@@ -111,7 +111,7 @@ def pretrained(folder: Path, texts: list[str], given: argparse.Namespace) -> tor
     model.save_pretrained(folder)  # so that `Tokenizer` knows the number of tokens
     tokens = Tokenizer(str(folder)).documents(texts)
     x, y = map(
-        torch.from_numpy, NextTokens()(Blocks.joined([Blocks.cut(own, given.length) for own in tokens]))
+        torch.from_numpy, next_tokens(Blocks.joined([Blocks.cut(own, given.length) for own in tokens]))
     )
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3, weight_decay=0.01)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 2e-3, total_steps=given.steps)

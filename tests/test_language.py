@@ -27,7 +27,7 @@ from fedtide.engine.memory_check import check_round
 from fedtide.engine.run_folder import weights_sha256
 from fedtide.federation import Federation
 from fedtide.tasks.criteria import IGNORED
-from fedtide.tasks.language import Blocks, NextTokens
+from fedtide.tasks.language import Blocks, next_tokens
 
 peft = pytest.importorskip("peft")
 
@@ -62,7 +62,7 @@ def federation(place: Path, kind: str, lora: int = 0) -> Federation:
 @given(st.lists(st.integers(1, 50)), st.integers(1, 9))
 def test_each_token_but_the_first_is_predicted_once(tokens: list[int], length: int) -> None:
     blocks = Blocks.cut(np.array(tokens, np.int32), length)
-    x, y = NextTokens()(blocks)
+    x, y = next_tokens(blocks)
     assert x.shape == y.shape == (-(-max(0, len(tokens) - 1) // length), length)
     real = y != IGNORED
     assert y[real].tolist() == tokens[1:]
@@ -113,7 +113,7 @@ def test_gradients_are_those_of_transformers(place: Path, kind: str, lora: int) 
     )
     padded = np.array([[*own, *[0] * (17 - len(own))] for of_one in blocks for own in of_one], np.int32)
     there = np.array([len(own) for of_one in blocks for own in of_one], np.int32)
-    x, y = map(torch.from_numpy, NextTokens()((padded, there)))
+    x, y = map(torch.from_numpy, next_tokens((padded, there)))
     drawn = [BatchIndices(np.arange(3), np.array([3])), BatchIndices(np.arange(3, 5), np.array([2]))]
     batch = CohortBatches(x, y, drawn, torch.float64, criterion=model.criterion).step(0)
     can = set()

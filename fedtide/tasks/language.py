@@ -77,19 +77,16 @@ def _token_losses(outputs: Tensor, targets: Tensor) -> Tensor:
     return losses.view(targets.shape)
 
 
-@dataclass(frozen=True)
-class NextTokens:
-    """Makes examples of blocks: the first L tokens, and those that follow each of them."""
+def next_tokens(stored: Examples) -> Examples:
+    """Make examples of blocks: return the first L tokens, and those that follow each of them, both (n, L).
 
-    def __call__(self, stored: Examples) -> Examples:
-        """Return tokens and those after them, both (n, L), given L + 1 of them, and how many are there.
-
-        Padding comes last. What a causal model gives for the tokens before does not depend on it.
-        """
-        tokens, there = stored[0].astype(np.int64), stored[1]
-        targets = tokens[:, 1:].copy()
-        targets[np.arange(1, tokens.shape[1]) >= there[:, None]] = IGNORED
-        return tokens[:, :-1].copy(), targets
+    `stored` are L + 1 tokens, and how many of them are there. Padding comes last: what a causal model gives
+    for the tokens before does not depend on it.
+    """
+    tokens, there = stored[0].astype(np.int64), stored[1]
+    targets = tokens[:, 1:].copy()
+    targets[np.arange(1, tokens.shape[1]) >= there[:, None]] = IGNORED
+    return tokens[:, :-1].copy(), targets
 
 
 class Blocks(NamedTuple):
@@ -174,7 +171,7 @@ def federated(
         test,
         *(vocabulary, parts, holdout, seed, NextToken(length, vocabulary)),
         client_names=names,
-        derive=NextTokens(),
+        derive=next_tokens,
         vocabulary=vocabulary,
         client_groups=groups,
     )
