@@ -80,9 +80,8 @@ def _are_equal(a: TimedRun, b: TimedRun) -> bool:
 
 def _sample(tasks: EventTasks) -> NDArray[np.intp]:
     """Return the clients by the mean seconds of their tasks, the fastest first; of many an even sample."""
-    every, place = np.unique(tasks.clients, return_inverse=True)
-    means = np.bincount(place, tasks.seconds) / np.bincount(place)
-    return every[np.argsort(means, kind="stable")[plots.thinned(len(every), MAX_CLIENTS)]]
+    of = lags_by_client(tasks)
+    return of.clients[np.argsort(of.seconds, kind="stable")[plots.thinned(len(of.clients), MAX_CLIENTS)]]
 
 
 def _windows(tasks: EventTasks, clients: NDArray[np.intp]) -> dict[str, tuple[float, float]]:
