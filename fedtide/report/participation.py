@@ -73,10 +73,6 @@ class StateGrid:
         """Add the states of a round, shape (N,)."""
         self.states[:, self._column[t]] = states[:: self.step]
 
-    def occurring(self) -> list[State]:
-        """Return the states that occur."""
-        return [State(code) for code in np.unique(self.states).tolist()]
-
     def by_availability(self) -> NDArray[np.intp]:
         """Return the kept clients, ordered by the share of their rounds in which they were online."""
         member = np.maximum((self.states > State.ABSENT).sum(axis=1), 1)

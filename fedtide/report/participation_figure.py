@@ -66,7 +66,7 @@ def participation_figure(
         made["data"][0]["cells"] = f"{run}-{order}-{kind}"
         return made
 
-    states = sorted({state for _, p in shown for state in p.grid.occurring()})
+    states = sorted({State(code) for _, p in shown for code in np.unique(p.grid.states).tolist()})
     online = [Entry("share online", ONLINE, group="online")] if _known(shown[0][1].online) else []
     return Figure(
         "participation",
