@@ -248,9 +248,7 @@ def _network(
             layers.append(Block(main, shortcut))
             channels = outputs
     model = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten())
-    for module in model.modules():
-        if isinstance(module, nn.Conv2d):
-            _start_for_relu(module)
+    model.apply(_start_for_relu)
     return model.append(nn.Linear(channels, num_outputs))
 
 
