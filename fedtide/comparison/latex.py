@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from fedtide.comparison.pivot import Pivot
 from fedtide.comparison.tables import Columns, headings
@@ -86,7 +86,7 @@ def _number(text: str, bold: bool) -> str:
     return f"${shown}${_escaped(more)}"
 
 
-def _line(cells: Sequence[str] | Iterator[str]) -> str:
+def _line(cells: Iterable[str]) -> str:
     return " & ".join(cells) + r" \\"
 
 

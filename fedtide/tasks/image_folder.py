@@ -151,8 +151,7 @@ class ImageFolder(Checked):
                     with opened(image.file) as found:
                         yield found
                 except (OSError, ValueError) as error:
-                    reason = why(error)
-                    raise SettingsError(f"task folder: {image.file}: {reason}") from None
+                    raise SettingsError(f"task folder: {image.file}: {why(error)}") from None
 
         def where(row: int) -> str:
             return f"task folder: {images[row].file}"
