@@ -137,14 +137,11 @@ class Shipping:
         key = replace(settings.for_clients(), learning_rate=1.0, batch_size=0)
         plan = Plan.of(settings)
         if key not in self._known:
-            self._known[key] = self._packed((plan.data, plan.trace))
+            file = BytesIO()
+            pickler = _Pickler(file, self._put)
+            pickler.dump((plan.data, plan.trace))
+            self._known[key] = ray.put(file.getvalue()), pickler.arrays
         return Shipped(*self._known[key], plan.sources)
-
-    def _packed(self, content: Any) -> tuple[Any, Sequence[Any]]:
-        file = BytesIO()
-        pickler = _Pickler(file, self._put)
-        pickler.dump(content)
-        return ray.put(file.getvalue()), pickler.arrays
 
     def _put(self, array: NDArray[Any]) -> Any:
         """Put an array into the object store unless an equal one is there."""
