@@ -190,7 +190,7 @@ def lags_by_client(tasks: EventTasks) -> ClientLags:
     return ClientLags(
         clients,
         replies,
-        np.divide(sums, replies, out=np.full(n, np.nan), where=replies > 0),
+        plots.ratios(sums, replies),
         largest,
         np.bincount(place, tasks.seconds) / np.bincount(place),
         np.bincount(place[silent], minlength=n),

@@ -87,7 +87,7 @@ class StateGrid:
         counts = np.stack([np.add.reduceat(sums, columns, 1) for sums in by_row], axis=-1)
         members = counts[..., State.OFFLINE :].sum(axis=-1)
         counted = counts[..., State.INCOMPLETE :].sum(axis=-1)
-        share = np.divide(counted, members, out=np.full(members.shape, np.nan), where=members > 0)
+        share = plots.ratios(counted, members)
         last = self.num_clients - 1
         clients = [(a * self.step, min(b * self.step - 1, last)) for a, b in _bounds(rows, len(states))]
         rounds = [(self.rounds[a], self.rounds[b - 1]) for a, b in _bounds(columns, len(self.rounds))]

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedtide.base.wording import plain as own_line
 from fedtide.comparison.tables import headings
@@ -234,6 +235,11 @@ def layout(**more: Any) -> Plot:
     """Return a layout; the page adds colours and the height."""
     margin = {"l": 84, "r": 20, "t": 12, "b": 62}
     return {"margin": margin, "showlegend": False, "hovermode": "closest", "dragmode": "zoom", **more}
+
+
+def ratios(values: NDArray[Any], by: NDArray[Any]) -> Numbers:
+    """Return the values divided by others of the same shape; NaN where these are 0."""
+    return np.asarray(np.divide(values, by, out=np.full(by.shape, np.nan), where=by > 0))
 
 
 def thinned(count: int, most: int) -> list[int]:

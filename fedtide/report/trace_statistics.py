@@ -151,7 +151,7 @@ def observe(
         never_seen_first=never_online[:MOST_NAMED].tolist(),
         availability_period=int(gaps.longest.max()) + 1 if holds else None,
         bias=[_bias(name, weight[name], full, ratios[name]) for name in SCHEMES],
-        rates=_over(rounds_with[1], rounds_with[0]),
+        rates=plots.ratios(rounds_with[1], rounds_with[0]),
         ratios=ratios,
     )
 
@@ -200,14 +200,10 @@ class _Spells:
         return SpellLengths(total, mean, median, int(self.longest[client]), client)
 
 
-def _over(values: Numbers, by: Numbers) -> Numbers:
-    return np.asarray(np.divide(values, by, out=np.full(len(values), np.nan), where=by > 0))
-
-
 def _ratios(weight: Numbers, full: Numbers) -> Numbers:
     """Return sum_t p_t^k s_t^k / E over sum_t p^k, an estimate of the expectations' ratio, over its mean."""
     total = weight.sum()
-    return _over(weight, full * (total / full.sum())) if total else np.full(len(full), np.nan)
+    return plots.ratios(weight, full * (total / full.sum())) if total else np.full(len(full), np.nan)
 
 
 def _bias(scheme: str, weight: Numbers, full: Numbers, ratios: Numbers) -> Bias:
