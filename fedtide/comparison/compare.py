@@ -72,12 +72,13 @@ def compare(request: Request, console: Console) -> Comparison:
         unsearched: Mapping[Settings, str] = {}
         with Runner(first) as runner:
             if tuning:
-                searched = tuned(cells, tuning, folder, console, fresh, runner)
-                cells, unsearched = searched.cells, searched.failed
-                if searched.signal:
+                try:
+                    cells, unsearched = tuned(cells, tuning, folder, console, fresh, runner)
+                except Stopped as stopped:
                     console.print(INTERRUPTED, highlight=False)
+                    return Comparison([], folder, signal=stopped.number)
                 if not cells:
-                    return Comparison([], folder, failed=unsearched, signal=searched.signal)
+                    return Comparison([], folder, failed=unsearched)
             progress = _Progress(cells, store, console, folder, fresh)
             number = progress.complete(runner)
         known = progress.finished

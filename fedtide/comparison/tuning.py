@@ -26,7 +26,7 @@ from fedtide.comparison.search import PRUNED, Search, Tried, require_optuna
 from fedtide.comparison.store import CellStore, write_texts
 from fedtide.config import Settings
 from fedtide.config.grid import TUNE_TRIALS, Cell
-from fedtide.engine.interrupts import Stopped, raising_stopped, whole
+from fedtide.engine.interrupts import raising_stopped, whole
 from fedtide.engine.run_folder import finite
 from fedtide.federation import Federation
 from fedtide.loggers.progress import Pace, progress_bar
@@ -66,32 +66,20 @@ class Tuning:
         return cls(parse_tune(texts), trials, goal, seeds)
 
 
-@dataclass(frozen=True)
-class Tuned:
-    """How the searches ended: the cells with the values chosen, why others have none, and a signal."""
-
-    cells: Sequence[Cell]
-    failed: Mapping[Settings, str]
-    signal: int = 0
-
-
 def tuned(
     cells: Sequence[Cell], tuning: Tuning, folder: Path, console: Console, fresh: bool, runner: Runner
-) -> Tuned:
-    """Search the best values of each method, and return the cells with them; `folder` is the comparison's.
+) -> tuple[list[Cell], dict[Settings, str]]:
+    """Search the best values of each method; return the cells with them, and why other cells have none.
 
-    `fresh` forgets an earlier search, and `runner` runs the trials. ValueError: the ranges do not fit the
-    methods, or nothing can be held out for validation.
+    `folder` is the comparison's, `fresh` forgets an earlier search, and `runner` runs the trials. ValueError:
+    the ranges do not fit the methods, or nothing can be held out for validation. Stopped: by a signal.
     """
     searches = searches_of(cells, tuning)
     _check_validation([search.base for search in searches])
     if fresh:
         shutil.rmtree(folder / FOLDER, ignore_errors=True)
     _say_plan(searches, tuning, console)
-    try:
-        _Trials(searches, CellStore(str(folder / FOLDER)), console).run(runner)
-    except Stopped as stopped:
-        return Tuned([], {}, stopped.number)
+    _Trials(searches, CellStore(str(folder / FOLDER)), console).run(runner)
     found = finite({"searches": [_as_json(search) for search in searches]})
     write_texts(folder, {FILE: json.dumps(found, indent=2) + "\n"})
     done: list[Cell] = []
@@ -107,7 +95,7 @@ def tuned(
         done += [
             replace(cell, settings=with_values(cell.settings, values), tuned=shown) for cell in search.cells
         ]
-    return Tuned(done, failed)
+    return done, failed
 
 
 def searches_of(cells: Sequence[Cell], tuning: Tuning) -> list[Search]:
