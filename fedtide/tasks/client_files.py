@@ -69,19 +69,17 @@ class ClientFiles(Checked, ABC):
                 )
             own += tested
         (x, y), owners = self._joined(own)
-        train, test, owners = (x[:count], y[:count]), (x[count:], y[count:]), owners[:count]
-        if test_of is None:
-            if len(owners) < 2:
-                raise SettingsError(
-                    f"{self.folder}: it has {len(owners)} examples; training and testing take 2"
-                )
-            held = test_rows(len(owners))
-            test, train = ((train[0][rows], train[1][rows]) for rows in (held, ~held))
-            owners = owners[~held]
-        (train_x, test_x), vocabulary = self._inputs(train[0], test[0])
-        (train_y, test_y), outputs, criterion = self._targets(train[1], test[1])
-        data = Dataset((train_x, train_y), (test_x, test_y), outputs, criterion)
-        stored = (data.train, data.test, outputs, rows_of(owners, num_clients), holdout, seed, criterion)
+        if test_of is not None:
+            train = np.arange(len(owners)) < count
+        elif count < 2:
+            raise SettingsError(f"{self.folder}: it has {count} examples; training and testing take 2")
+        else:
+            train = ~test_rows(count)
+        x, vocabulary = self._inputs(x)
+        y, outputs, criterion = self._targets(y)
+        data = Dataset((x[train], y[train]), (x[~train], y[~train]), outputs, criterion)
+        parts = rows_of(owners[train], num_clients)
+        stored = (data.train, data.test, outputs, parts, holdout, seed, criterion)
         return PartitionedData.divide(*stored, client_names=names, vocabulary=vocabulary)
 
     def _joined(self, own: Sequence[tuple[str, Examples]]) -> tuple[Examples, NDArray[np.intp]]:
@@ -100,41 +98,36 @@ class ClientFiles(Checked, ABC):
         joined = tuple(np.concatenate(arrays) for arrays in zip(*(of for _, of in own), strict=True))
         return (joined[0], joined[1]), np.repeat(np.arange(len(own)), lengths)
 
-    def _inputs(self, *splits: NDArray[Any]) -> tuple[list[NDArray[Any]], int]:
+    def _inputs(self, x: NDArray[Any]) -> tuple[NDArray[Any], int]:
         """Return inputs in their shape, characters as numbers in their order, and how many of those exist."""
-        if splits[0].dtype.kind == "U":
-            numbers, names = numbered_characters(np.concatenate(splits).view(np.uint32))
-            return np.split(numbers, [len(splits[0])]), len(names)
-        if not self.shape:
-            return [*splits], 0
+        if x.dtype.kind == "U":
+            numbers, names = numbered_characters(x.view(np.uint32))
+            return numbers, len(names)
         try:
-            shape = [*map(int, self.shape.split("x"))]
-            return [x.reshape(len(x), *shape) for x in splits], 0
+            return x.reshape(len(x), *map(int, self.shape.split("x"))) if self.shape else x, 0
         except ValueError:
-            found = "x".join(map(str, splits[0].shape[1:]))
+            found = "x".join(map(str, x.shape[1:]))
             raise SettingsError(
                 f"task {self.name}: shape={self.shape} is not that of inputs of shape {found}"
             ) from None
 
-    def _targets(self, *splits: NDArray[Any]) -> tuple[list[NDArray[Any]], int, Criterion]:
+    def _targets(self, y: NDArray[Any]) -> tuple[NDArray[Any], int, Criterion]:
         """Return the targets, the number of outputs and the criterion; texts are classes in their order."""
-        joined = np.concatenate(splits)
         if self.kind == "regression":
-            if joined.dtype.kind not in "iuf":
-                raise SettingsError(f"task {self.name}: targets are {joined.dtype}, not numbers")
-            return [y.astype(np.float32) for y in splits], 1, SquaredError()
-        if joined.dtype.kind in "US":
-            _, numbers = np.unique(joined, return_inverse=True)
+            if y.dtype.kind not in "iuf":
+                raise SettingsError(f"task {self.name}: targets are {y.dtype}, not numbers")
+            return y.astype(np.float32), 1, SquaredError()
+        if y.dtype.kind in "US":
+            _, numbers = np.unique(y, return_inverse=True)
         else:
             with np.errstate(invalid="ignore"):
-                numbers = joined.astype(np.int64)
-            if not np.array_equal(numbers, joined) or numbers.min(initial=0) < 0:
+                numbers = y.astype(np.int64)
+            if not np.array_equal(numbers, y) or numbers.min(initial=0) < 0:
                 raise SettingsError(
                     f"task {self.name}: targets are not whole numbers from 0 on; set kind=regression, if "
                     "they are numbers to predict"
                 )
-        parts = np.split(numbers, [len(splits[0])])
-        return parts, int(numbers.max(initial=0)) + 1, CROSS_ENTROPY
+        return numbers, int(numbers.max(initial=0)) + 1, CROSS_ENTROPY
 
 
 @dataclass(frozen=True, kw_only=True)
