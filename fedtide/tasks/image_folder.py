@@ -98,13 +98,12 @@ class ImageFolder(Checked):
             clients = np.searchsorted(chosen, clients[drawn])
             train = [image for image, taken in zip(train, drawn, strict=True) if taken]
             test = [image for image in test if image.client in names] or test
-        known = np.ones(len(train), np.bool_) if test else ~test_rows(len(train))
         images = [*train, *test]
+        counted = rows = np.arange(len(images)) < len(train) if test else ~test_rows(len(images))
         pixels = self._pixels(images)
         targets = np.array([numbers[image.label] for image in images], np.int64)
-        counted = rows = np.concatenate([known, np.zeros(len(test), np.bool_)])
         if names:
-            parts = rows_of(clients[known], num_clients)
+            parts = rows_of(clients[rows[: len(train)]], num_clients)
             counted = counted_rows(rows, parts, self.absent)
         elif partition is not None:
             parts = divided(targets[rows], num_clients, partition, sizes, seed)
