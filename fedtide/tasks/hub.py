@@ -30,7 +30,7 @@ from fedtide.tasks.images import Augment, Pixels, augmentation
 from fedtide.tasks.language import METRICS, Blocks, Tokenizer, check_place, federated
 from fedtide.tasks.partition import Partition, PartitionFn
 from fedtide.tasks.sizes import SizesFn
-from fedtide.tasks.tables import MAX_NAMES, Kind, Table, prepared
+from fedtide.tasks.tables import MAX_NAMES, Kind, Table
 from fedtide.tasks.texts import Tokens, wide
 
 if TYPE_CHECKING:
@@ -149,8 +149,7 @@ class Hub(Checked):
         table = self._table()
         if self.tokenizer:
             return self._language(table, num_clients, partition, sizes, holdout, seed)
-        train, columns = table.train, [*table.columns]
-        names: list[str] = []
+        train, names = table.train, list[str]()
         if partition is None:
             parts, names = self._of_owners(table, num_clients, sizes, seed)
             table.counted = counted_rows(train, parts, self.absent)
@@ -160,7 +159,7 @@ class Hub(Checked):
             parts = divided(targets[train], num_clients, partition, sizes, seed)
         x, derive, vocabulary, features = self._inputs(table)
         pixels = derive if isinstance(derive, Pixels) else None
-        preprocessing, num_outputs, criterion = prepared(target, features, columns, pixels)
+        preprocessing, num_outputs, criterion = table.prepared(target, features, pixels)
         return PartitionedData.divide(
             (x[train], targets[train]),
             (x[~train], targets[~train]),

@@ -102,7 +102,7 @@ class Column(ABC):
 
 
 class Table(Generic[C]):
-    """The columns of a table, by name, that have not been taken yet.
+    """The columns of a table, by name, that have not been taken yet; `names` are those of all columns.
 
     `what` begins messages about it, and `train` says which rows are training examples, shape (n,). If it is
     to `standardise`, numbers get mean 0 and deviation 1 over the rows that are `counted`, shape (n,): those
@@ -113,7 +113,7 @@ class Table(Generic[C]):
         self, what: str, columns: Mapping[str, C], train: NDArray[np.bool_], standardise: bool = True
     ) -> None:
         self.what, self.columns, self.train, self.standardise = what, dict(columns), train, standardise
-        self.counted, self._taken = train, dict[str, str]()
+        self.names, self.counted, self._taken = tuple(columns), train, dict[str, str]()
 
     def take(self, option: str, name: str) -> C:
         """Remove the column that an option names, and return it."""
@@ -185,23 +185,19 @@ class Table(Generic[C]):
             raise SettingsError(f"{column.what} {error}") from None
         return scale.scaled(numbers), scale
 
+    def prepared(
+        self, target: Numbers | Category, features: tuple[Feature, ...], pixels: Channels | None = None
+    ) -> tuple[Preprocessing, int, Criterion]:
+        """Return what was done to the table, the number of outputs, and the criterion.
 
-def prepared(
-    target: Numbers | Category,
-    features: tuple[Feature, ...],
-    columns: Sequence[str],
-    pixels: Channels | None = None,
-) -> tuple[Preprocessing, int, Criterion]:
-    """Return what was done to a table with these columns, the number of outputs, and the criterion.
-
-    Without features, the inputs are from elsewhere than the table.
-    """
-    used = {target.column, *(feature.column for feature in features)}
-    table = (target, features, tuple(name for name in columns if name not in used)) if features else ()
-    if isinstance(target, Category):
-        return Preprocessing(CLASSIFICATION, 1.0, pixels, *table), len(target.values), CROSS_ENTROPY
-    zero, unit = float(target.mean), float(target.deviation)  # type: ignore[arg-type] # of one number in a row
-    return Preprocessing(REGRESSION, unit, pixels, *table), 1, SquaredError(unit, zero)
+        Without features, the inputs are from elsewhere than the table.
+        """
+        used = {target.column, *(feature.column for feature in features)}
+        table = (target, features, tuple(name for name in self.names if name not in used)) if features else ()
+        if isinstance(target, Category):
+            return Preprocessing(CLASSIFICATION, 1.0, pixels, *table), len(target.values), CROSS_ENTROPY
+        zero, unit = float(target.mean), float(target.deviation)  # type: ignore[arg-type] # of one number in a row
+        return Preprocessing(REGRESSION, unit, pixels, *table), 1, SquaredError(unit, zero)
 
 
 @dataclass(frozen=True)
@@ -325,7 +321,6 @@ class Tabular(DividedTask, Checked):
 
     def dataset(self) -> Dataset:
         table = read_columns(Path(self.file), self.standardise)
-        names = [*table.columns]
         table.take_all("drop", self.drop)
         train, owners = table.train, None
         if self.client:
@@ -340,6 +335,6 @@ class Tabular(DividedTask, Checked):
         hint = "; if {!r} is a category, name it in categories="
         numbers = [replace(column, hint=hint.format(name)) for name, column in table.rest().items()]
         x, features = table.features([*categories, *numbers])
-        preprocessing, num_outputs, criterion = prepared(target, features, names)
+        preprocessing, num_outputs, criterion = table.prepared(target, features)
         split = (x[train], y[train]), (x[~train], y[~train])
         return Dataset(*split, num_outputs, criterion, owners=owners, preprocessing=preprocessing)
