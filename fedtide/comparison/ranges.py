@@ -156,13 +156,12 @@ def ranges_of(settings: Settings, given: Mapping[str, str]) -> dict[str, Between
     return ranges
 
 
-def lacking(settings: Settings, key: str) -> str:
-    """Return the error message for an option that the method lacks."""
+def refuse(settings: Settings, key: str) -> None:
+    """Raise SettingsError for an option that the method lacks."""
     try:
         Plan.of(replace(settings, option=(*settings.option, f"{key.removeprefix(OPTION)}=1")))
     except ValueError as error:
-        return f"tune {key}: {error}"
-    raise AssertionError(key)
+        raise SettingsError(f"tune {key}: {error}") from None
 
 
 def with_values(settings: Settings, values: Values) -> Settings:

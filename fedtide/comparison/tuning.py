@@ -20,7 +20,7 @@ from rich.console import Console
 
 from fedtide.base.errors import SettingsError
 from fedtide.base.wording import count, say
-from fedtide.comparison.ranges import OPTION, Values, lacking, parse_tune, ranges_of, with_values, written
+from fedtide.comparison.ranges import OPTION, Values, parse_tune, ranges_of, refuse, with_values, written
 from fedtide.comparison.runner import Outcome, Runner, Work
 from fedtide.comparison.search import PRUNED, Search, Tried, require_optuna
 from fedtide.comparison.store import CellStore, write_texts
@@ -115,7 +115,7 @@ def searches_of(cells: Sequence[Cell], tuning: Tuning) -> list[Search]:
     ranges = [ranges_of(group[0].settings, tuning.ranges) for group in groups.values()]
     for key in tuning.ranges:
         if not any(key in own for own in ranges):
-            raise SettingsError(lacking(cells[0].settings, key))
+            refuse(cells[0].settings, key)
     searches = []
     for group, own in zip(groups.values(), ranges, strict=True):
         if not own:
