@@ -25,7 +25,7 @@ from fedtide.comparison.runner import Outcome, Runner, Work
 from fedtide.comparison.search import PRUNED, Search, Tried, require_optuna
 from fedtide.comparison.store import CellStore, write_texts
 from fedtide.config import Settings
-from fedtide.config.grid import TUNE_TRIALS, Cell
+from fedtide.config.grid import Cell
 from fedtide.engine.interrupts import raising_stopped, whole
 from fedtide.engine.run_folder import finite
 from fedtide.federation import Federation
@@ -45,9 +45,9 @@ class Tuning:
     """The search before a comparison."""
 
     ranges: Mapping[str, str]  # as text by key
-    trials: int = TUNE_TRIALS  # for each method
-    goal: str = ""  # key of the metric that is searched for; empty: the task's own
-    seeds: int = 1  # over which the score of a trial is the mean
+    trials: int  # for each method
+    goal: str  # key of the metric that is searched for; empty: the task's own
+    seeds: int  # over which the score of a trial is the mean
 
     @property
     def identity(self) -> str:
@@ -56,7 +56,7 @@ class Tuning:
         return hashlib.sha256(json.dumps([self.ranges, self.trials, *others]).encode()).hexdigest()[:10]
 
     @classmethod
-    def parse(cls, texts: Sequence[str], trials: int = TUNE_TRIALS, goal: str = "", seeds: int = 1) -> Tuning:
+    def parse(cls, texts: Sequence[str], trials: int, goal: str, seeds: int) -> Tuning:
         """Read the flags; ValueError: they are invalid, or Optuna is not installed."""
         if not 2 <= trials <= MOST_TRIALS:
             raise SettingsError(f"tune-trials is {trials}; it must be from 2 to {MOST_TRIALS}")
