@@ -95,7 +95,7 @@ def combinations(every: Iterable[Varied]) -> dict[str, Varied]:
 
 def key_of(varied: Varied) -> str:
     """Return a text that is the same for equal combinations."""
-    return str([(key, varied[key]) for key in sorted(varied)])
+    return str(sorted(varied.items()))
 
 
 def reference_of(varied: Varied, baseline: Baseline, every: Mapping[str, Varied]) -> str:
