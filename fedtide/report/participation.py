@@ -82,15 +82,16 @@ class StateGrid:
     def picture(self, order: NDArray[np.intp] | None = None) -> Picture:
         """Return the states of the kept clients, in the order given, by default that of their numbers."""
         states = self.states if order is None else self.states[order]
-        rows, columns = bins(len(states), ROWS)[0], bins(len(self.rounds), COLUMNS)[0]
+        (rows, heights), (columns, widths) = bins(len(states), ROWS), bins(len(self.rounds), COLUMNS)
         by_row = (np.add.reduceat(states == state, rows, 0, np.int64) for state in State)
         counts = np.stack([np.add.reduceat(sums, columns, 1) for sums in by_row], axis=-1)
         members = counts[..., State.OFFLINE :].sum(axis=-1)
         counted = counts[..., State.INCOMPLETE :].sum(axis=-1)
         share = plots.ratios(counted, members)
-        last = self.num_clients - 1
-        clients = [(a * self.step, min(b * self.step - 1, last)) for a, b in _bounds(rows, len(states))]
-        rounds = [(self.rounds[a], self.rounds[b - 1]) for a, b in _bounds(columns, len(self.rounds))]
+        ends = np.minimum((rows + heights) * self.step, self.num_clients) - 1
+        clients = [*zip((rows * self.step).tolist(), ends.tolist(), strict=True)]
+        first, last = (np.take(self.rounds, at).tolist() for at in (columns, columns + widths - 1))
+        rounds = [*zip(first, last, strict=True)]
         of_row = range(len(states)) if order is None else order
         single = [int(of_row[a]) if a == b and self.step == 1 else None for a, b in clients]
         return Picture(counts.argmax(axis=-1).astype(np.int8), share, clients, single, rounds)
@@ -165,7 +166,3 @@ def of_run(
     known = hours if np.isfinite(hours).all() and not settings.round_ends else None
     began = None if isinstance(trace, str) else began_at(trace, known)
     return Participation(grid, shares[0], shares[1], known, [*notes, *grid.notes], client_names, began)
-
-
-def _bounds(starts: NDArray[np.intp], count: int) -> list[tuple[int, int]]:
-    return [*zip(starts.tolist(), [*starts[1:].tolist(), count], strict=True)]
