@@ -49,8 +49,8 @@ class Bias:
     minimum: float | None
     median: float | None
     maximum: float | None
-    favoured: list[tuple[int, float]]  # clients with the largest ratios
-    neglected: list[tuple[int, float]]
+    favoured: list[tuple[int, float]]  # clients with the largest ratios above 1, as shown
+    neglected: list[tuple[int, float]]  # and the smallest below
     excluded: int  # number of clients with ratio 0
 
 
@@ -213,8 +213,10 @@ def _bias(scheme: str, weight: Numbers, full: Numbers, ratios: Numbers) -> Bias:
         return Bias(scheme, 0.0, None, None, None, [], [], len(members))
     ratio = ratios[members]
     order = members[np.argsort(ratio, kind="stable")]
+    shown = np.round(ratios[order], 2)
+    below, above = order[shown < 1], order[shown > 1]
     neglected, favoured = (
-        [(int(k), float(ratios[k])) for k in clients] for clients in (order[:NAMED], order[::-1][:NAMED])
+        [(int(k), float(ratios[k])) for k in clients] for clients in (below[:NAMED], above[::-1][:NAMED])
     )
     least, median, most = (float(of(ratio)) for of in (np.min, np.median, np.max))
     return Bias(scheme, scale, least, median, most, favoured, neglected, int((ratio == 0).sum()))
@@ -265,7 +267,7 @@ def _weights(bias: Bias, devices: Sequence[str]) -> str:
     if bias.minimum is None:
         return "no update ever counts"
     favoured, neglected = (
-        ", ".join(f"{client_name(client, devices)}: {ratio:.2f}" for client, ratio in pairs)
+        ", ".join(f"{client_name(client, devices)}: {ratio:.2f}" for client, ratio in pairs) or "nobody"
         for pairs in (bias.favoured, bias.neglected)
     )
     excluded = f"; {count(bias.excluded, 'client')} excluded throughout" if bias.excluded else ""
