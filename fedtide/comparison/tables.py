@@ -29,7 +29,7 @@ LEFT_OUT = ("10th percentile", "worst client", "virtual s to", "95 %")  # if it 
 SETTINGS = {field.name.replace("_", "-") for field in fields(Settings)}
 
 NEVER = "never"
-COSTS = "Costs until an evaluation reaches the target: means over the seeds that did."
+COSTS = "Costs until the score reaches the target: means over the seeds that did."
 
 REACHED = {
     "rounds": "rounds",
