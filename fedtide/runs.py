@@ -159,7 +159,8 @@ def _run(options: argparse.Namespace) -> int:
     if options.prune:
         runs = prunable(runs, used, options.older_than or 0, options.keep or 1)
     none = "nothing to delete" if options.prune else "no runs"
-    new_console().print(table_of(runs, used) if runs else f"{none} in {folder}", highlight=False)
+    others = f"; the runs of comparisons are in {folder / 'cells'}" if (folder / "cells").is_dir() else ""
+    new_console().print(table_of(runs, used) if runs else f"{none} in {folder}{others}", highlight=False)
     return _prune(runs, used, options.yes) if options.prune and runs else 0
 
 

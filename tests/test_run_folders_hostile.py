@@ -86,7 +86,12 @@ def test_runs_are_listed_by_what_sets_them_apart(run: Path, tmp_path: Path, caps
     for expected in ("[red]x", f"{runs[0].final:.4f}", "not finished"):
         assert expected in shown
     assert fedtide.runs.main([str(tmp_path / "no-run")]) == 0
-    assert "no runs in" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "no runs in" in shown
+    assert "cells" not in shown
+    (tmp_path / "no-run" / "cells").mkdir()
+    assert fedtide.runs.main([str(tmp_path / "no-run")]) == 0
+    assert "therunsofcomparisonsarein" in "".join(capsys.readouterr().out.split())
     assert fedtide.runs.main([str(tmp_path / "nowhere")]) == 2
     assert "nowhere: No such file or directory" in capsys.readouterr().err
 

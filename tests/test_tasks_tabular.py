@@ -89,6 +89,7 @@ def test_the_test_set_does_not_depend_on_the_seed(load: Any) -> None:
         ("target=prize", ROWS, "there is no column 'prize' (target); columns: id, city, size, floor, price"),
         ("target=price,client=town", ROWS, "there is no column 'town' (client)"),
         ("target=price", ROWS, "line 2, column 'id': 'a' is not a finite number; if 'id' is a category"),
+        ("target=price", ROWS, "name it in categories=; drop= leaves it out"),
         ("target=city,kind=regression,drop=id", ROWS, "line 2, column 'city': 'Rome' is not a finite number"),
         ("target=price,drop=id,categories=city", ROWS.replace("20,1", "NA,1"), "'size': a value is missing"),
         ("target=price,drop=id,categories=city", ROWS.replace("20,1", "inf,1"), "not a finite number"),

@@ -332,7 +332,7 @@ class Tabular(DividedTask, Checked):
             raise SettingsError(f"{self.file}: group={self.group} is a group of clients: add client=COLUMN")
         y, target = table.targets("target", self.target, self.kind)
         categories = [replace(c, is_category=True) for c in table.take_all("categories", self.categories)]
-        hint = "; if {!r} is a category, name it in categories="
+        hint = "; if {!r} is a category, name it in categories=; drop= leaves it out"
         numbers = [replace(column, hint=hint.format(name)) for name, column in table.rest().items()]
         x, features = table.features([*categories, *numbers])
         preprocessing, num_outputs, criterion = table.prepared(target, features)
