@@ -511,12 +511,20 @@ def test_a_trace_goes_by_the_clients(tmp_path: Path, caplog: pytest.LogCaptureFi
     assert caplog.text.count("is of the 2 clients that were there at first; others are always there") == 1
 
 
-def test_what_a_client_has_lost_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A new run has new contexts: FedDyn's clients begin anew."""
-    app = two_lines(Plain)
+@pytest.mark.parametrize("renumbered", [0, 5])
+def test_what_a_client_has_lost_is_said(
+    renumbered: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A new run has new contexts, mostly of other nodes: clients begin anew, and methods count with that."""
+    grid = HereGrid(two_lines(Plain))
     for rounds in (2, 4):
-        run(fedtide.strategy("feddyn", checkpoint=tmp_path), app, Plain, rounds=rounds, silent={})
-    assert caplog.text.count("has lost what it keeps for feddyn, and starts anew") == 10
+        strategy = fedtide.strategy("fedlaavg", memory="client", checkpoint=tmp_path)
+        run(strategy, two_lines(Plain), Plain, rounds=rounds, grid=grid)
+        grid = HereGrid(two_lines(Plain))
+        grid.nodes = [renumbered + node for node in NODES]
+    assert caplog.text.count("has lost what it keeps for fedlaavg, and starts anew") == 10
+    assert strategy.strategy.orphans == 10
+    assert strategy.strategy.roster.num_members == 10
 
 
 def test_a_round_is_for_whomever_the_trace_has_there() -> None:

@@ -128,6 +128,9 @@ class AppNodes:
             return
         if name in self.manager.all():
             raise ValueError(f"it says that it is client {name}, as another node does")
+        known = method.roster.find(name)
+        if method.rule.remembers and known is not None and method.roster.accepted[known]:
+            result.metrics[metrics.RESYNC] = True  # the task was that of a new client, which has no memory
         method.membership.identify(proxy.cid, name)
         self.manager.unregister(proxy)
         if proxy.cid in self.traced and name not in self.traced:
