@@ -140,7 +140,6 @@ def prepare(plan: Plan, tune: bool = True, observed: Callable[[], Trace] | None 
     build_model = plan.model_builder()
     check_fits(plan.model_name, build_model)
     module = _built(plan, build_model)
-    dotted.expect("model", plan.model.name, module, nn.Module, "derive it from torch.nn.Module")
     device = client_device(settings)
     here = device if torch.cuda.is_available() else "cpu"
     if here == device:
@@ -182,6 +181,7 @@ def _built(plan: Plan, build_model: Callable[[], nn.Module]) -> nn.Module:
             raise
         advice = "name a function (input_shape, num_classes) that makes the model"
         raise SettingsError(f"model {plan.model_name}: {described(error)}; {advice}") from None
+    dotted.expect("model", plan.model.name, module, nn.Module, "derive it from torch.nn.Module")
     for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
         if tensor.is_meta:  # see `check_fits`
             raise SettingsError(
