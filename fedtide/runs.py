@@ -22,7 +22,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from fedtide.base import dotted
-from fedtide.base.display import exit_code
+from fedtide.base.display import command
 from fedtide.base.errors import SettingsError, why
 from fedtide.base.files import open_regular
 from fedtide.base.wording import count, new_console
@@ -146,13 +146,10 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     return options
 
 
+@command(PROG)
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return the exit code."""
     options = parse(argv)
-    return exit_code(PROG, lambda: _run(options))
-
-
-def _run(options: argparse.Namespace) -> int:
     folder = Path(options.folder)
     runs = find_runs(folder)
     used = {run.path: usage_of(run.path) for run in runs}

@@ -97,8 +97,7 @@ def check(options: argparse.Namespace) -> None:
             if path := getattr(options, name):
                 check_path(path)
         except (OSError, ValueError) as error:
-            reason = why(error)
-            raise ValueError(f"--{name.replace('_', '-')} {path}: {reason}") from None
+            raise ValueError(f"--{name.replace('_', '-')} {path}: {why(error)}") from None
     if not options.data and (options.target or options.classes):
         raise ValueError("--target and --classes describe the examples that --data names; give it, too")
 

@@ -223,17 +223,21 @@ class PartScores(NamedTuple):
         return np.repeat(np.arange(len(self.counts)), self.counts)
 
     @property
+    def terms(self) -> NDArray[np.float64]:
+        """What the mean of each part is a mean over: mostly its examples, shape (P,)."""
+        return np.bincount(self.owners, self.weights, len(self.counts)).astype(np.float64, copy=False)
+
+    @property
     def counted(self) -> NDArray[np.bool_]:
         """The parts with an example that counts, shape (P,)."""
-        return np.bincount(self.owners, self.weights, len(self.counts)) > 0
+        return self.terms > 0
 
     @property
     def means(self) -> NDArray[np.float64]:
         """The mean score of each part, NaN where nothing counts."""
-        owners, n = self.owners, len(self.counts)
-        totals, weights = (np.bincount(owners, v, n) for v in (self.scores * self.weights, self.weights))
-        means = np.full(n, np.nan)
-        np.divide(totals, weights, out=means, where=self.counted)
+        totals = np.bincount(self.owners, self.scores * self.weights, len(self.counts))
+        means, terms = np.full(len(totals), np.nan), self.terms
+        np.divide(totals, terms, out=means, where=terms > 0)
         return means
 
 

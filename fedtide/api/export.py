@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtide.base.display import exit_code
+from fedtide.base.display import command
 from fedtide.base.errors import SettingsError
 from fedtide.base.files import check_replaceable, making, replacing
 from fedtide.base.wording import ends as ends_of
@@ -167,8 +167,9 @@ FORMATS: dict[str, Callable[[Run, nn.Module, torch.Tensor, Path], Outputs]] = {
 SUFFIXES = {"onnx": ".onnx", "torchscript": ".pt", "safetensors": ".safetensors", "numpy": ".npz"}
 
 
-def main(argv: Sequence[str]) -> int:
-    """Run the command; return the exit code."""
+@command(PROG)
+def main(argv: Sequence[str]) -> None:
+    """Run the command."""
     parser = argparse.ArgumentParser(prog=PROG, description="Write the model of a run for other programs.")
     parser.add_argument("run", metavar="RUN", help="run folder")
     parser.add_argument("--to", choices=FORMATS, default="onnx", help="format (onnx)")
@@ -178,11 +179,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--trust", action="store_true", help="import parts that only the folder names")
     options = parser.parse_args(argv)
     path = Path(options.output or f"model{SUFFIXES.get(options.to, '')}")
-
-    def write() -> None:
-        with consistent([options.run]):
-            run = read_run(Path(options.run), options.trust)
-        export(run, options.to, path)
-        print(path)
-
-    return exit_code(PROG, write)
+    with consistent([options.run]):
+        run = read_run(Path(options.run), options.trust)
+    export(run, options.to, path)
+    print(path)

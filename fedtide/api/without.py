@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedtide.api.functions import run as resume
-from fedtide.base.display import exit_code
+from fedtide.base.display import command
 from fedtide.base.errors import RunError, SettingsError
 from fedtide.base.wording import client_name, count, duration, new_console, say
 from fedtide.config import Settings
@@ -238,6 +238,7 @@ def _clients(run: Run, given: Sequence[str]) -> list[int]:
     return sorted(found)
 
 
+@command(PROG)
 def main(argv: Sequence[str]) -> int:
     """Run the command; return the exit code."""
     text = "Run a simulation again as if some of its clients had never come, and compare the models."
@@ -251,20 +252,14 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--trust", action="store_true", help="import parts that only the folder names")
     parser.add_argument("--json", action="store_true", help="print what was found as JSON")
     options = parser.parse_args(argv)
-
-    def compare() -> int:
-        path = Path(options.run)
-        with consistent([path]):
-            run = read_run(path, options.trust)
-            clients = _clients(run, options.clients)
-        try:
-            found = replay(
-                run, clients, Path(options.run_dir or run.settings.run_dir), progress=not options.json
-            )
-        except (RunError, KeyboardInterrupt) as error:
-            print(f"{PROG}: {error}", file=sys.stderr)
-            return 1 if isinstance(error, RunError) else 128 + signal.SIGINT
-        print(json.dumps(finite(asdict(found))) if options.json else describe(found, run.client_names))
-        return 0
-
-    return exit_code(PROG, compare)
+    path = Path(options.run)
+    with consistent([path]):
+        run = read_run(path, options.trust)
+        clients = _clients(run, options.clients)
+    try:
+        found = replay(run, clients, Path(options.run_dir or run.settings.run_dir), progress=not options.json)
+    except (RunError, KeyboardInterrupt) as error:
+        print(f"{PROG}: {error}", file=sys.stderr)
+        return 1 if isinstance(error, RunError) else 128 + signal.SIGINT
+    print(json.dumps(finite(asdict(found))) if options.json else describe(found, run.client_names))
+    return 0

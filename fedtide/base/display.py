@@ -15,11 +15,13 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from errno import EBADF, EPIPE
+from functools import wraps
 from signal import SIGINT
-from typing import Any, TextIO, cast
+from typing import Any, ParamSpec, TextIO, cast
 
 from fedtide.base.errors import SettingsError, why
 
+P = ParamSpec("P")
 SIGPIPE = 13
 PATIENCE = 2.0  # seconds that a run waits for a display which takes no text, such as a paused terminal
 
@@ -171,3 +173,16 @@ def exit_code(prog: str, main: Callable[[], int | None]) -> int:
         with display():
             print(f"{prog}: error: {message}", file=sys.stderr)
     return code
+
+
+def command(prog: str) -> Callable[[Callable[P, int | None]], Callable[P, int]]:
+    """Decorate the main function of a program so that it returns an exit code, see `exit_code`."""
+
+    def decorate(main: Callable[P, int | None]) -> Callable[P, int]:
+        @wraps(main)
+        def run(*args: P.args, **kwargs: P.kwargs) -> int:
+            return exit_code(prog, lambda: main(*args, **kwargs))
+
+        return run
+
+    return decorate

@@ -42,12 +42,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if argv is None else argv
     if argv is None:
         warnings.formatwarning = _in_one_line
-    from fedtide.base.display import exit_code
-
     if words and words[0] in COMMANDS:
-        return exit_code(f"fedtide {words[0]}", lambda: import_module(COMMANDS[words[0]]).main(words[1:]))
+        code: int = import_module(COMMANDS[words[0]]).main(words[1:])
+        return code
     if argv is None:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # the imports take seconds: Ctrl-C ends them silently
+    from fedtide.base.display import exit_code
     from fedtide.cli.flags import make_parser
 
     parser = make_parser()

@@ -12,7 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 from fedtide import ROOT
-from fedtide.base.display import exit_code
+from fedtide.base.display import command
 from fedtide.base.errors import SettingsError
 from fedtide.base.files import check_replaceable, replacing
 from fedtide.base.wording import new_console, say
@@ -57,10 +57,11 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     return parser.parse_args(asked if asked[0] in (*verbs.choices, "-h", "--help") else ["status", *asked])
 
 
-def main(argv: Sequence[str]) -> int:
-    """Run the command; return the exit code."""
+@command(PROG)
+def main(argv: Sequence[str]) -> None:
+    """Run the command."""
     options = parse(argv)
-    return exit_code(PROG, lambda: options.execute(options))
+    options.execute(options)
 
 
 def _register(options: argparse.Namespace) -> None:

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from fedtide.base.display import exit_code
+from fedtide.base.display import command
 from fedtide.base.errors import SettingsError
 from fedtide.engine.read_run import consistent
 from fedtide.report import figures
@@ -21,13 +21,15 @@ from fedtide.report.make import FILE, page_of
 from fedtide.report.page import write_page
 from fedtide.report.subject import read_subject
 
+PROG = "fedtide report"
 ALONE = (("output", "link"), ("format", "x", "columns", "width", "legend", "style"))
 """Flags of the page alone, and of figures."""
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Write the page; return the exit code."""
-    parser = argparse.ArgumentParser(prog="fedtide report", description=(__doc__ or "").splitlines()[0])
+@command(PROG)
+def main(argv: Sequence[str] | None = None) -> None:
+    """Write the page, or figures in its place."""
+    parser = argparse.ArgumentParser(prog=PROG, description=(__doc__ or "").splitlines()[0])
     text = "folder of a run or of a comparison"
     parser.add_argument("folders", nargs="+", type=Path, metavar="FOLDER", help=text)
     text = f"where to write the page (default: {FILE} in the folder; of several, beside the first one)"
@@ -41,30 +43,24 @@ def main(argv: Sequence[str] | None = None) -> int:
     _add_figures(parser)
     arguments = parser.parse_args(argv)
     place = arguments.output or _place(arguments.folders)
-
-    def write() -> None:
-        given = [
-            name for name in ALONE[not arguments.figures] if vars(arguments)[name] != parser.get_default(name)
-        ]
-        if given:
-            whose = (
-                "the page, and --figures makes none" if arguments.figures else "figures: add --figures DIR"
-            )
-            raise SettingsError(f"--{given[0]} is for {whose}")
-        if arguments.figures:
-            formats, look = _look(arguments)
-        with consistent(arguments.folders):
-            subject = read_subject(arguments.folders, arguments.trust, arguments.baseline)
-            contents = page_of(subject, arguments.folders)
-        if arguments.figures:
-            x = arguments.x or subject.main_axis
-            written = figures.write_figures(contents.figures, arguments.figures, formats, x, look)
-            print(f"{arguments.figures}: {', '.join(file.name for file in written)}")
-            return
-        beside = arguments.folders[0].absolute().parent
-        print(write_page(contents, place, beside if arguments.link else None))
-
-    return exit_code(parser.prog, write)
+    given = [
+        name for name in ALONE[not arguments.figures] if vars(arguments)[name] != parser.get_default(name)
+    ]
+    if given:
+        whose = "the page, and --figures makes none" if arguments.figures else "figures: add --figures DIR"
+        raise SettingsError(f"--{given[0]} is for {whose}")
+    if arguments.figures:
+        formats, look = _look(arguments)
+    with consistent(arguments.folders):
+        subject = read_subject(arguments.folders, arguments.trust, arguments.baseline)
+        contents = page_of(subject, arguments.folders)
+    if arguments.figures:
+        x = arguments.x or subject.main_axis
+        written = figures.write_figures(contents.figures, arguments.figures, formats, x, look)
+        print(f"{arguments.figures}: {', '.join(file.name for file in written)}")
+        return
+    beside = arguments.folders[0].absolute().parent
+    print(write_page(contents, place, beside if arguments.link else None))
 
 
 def _add_figures(parser: argparse.ArgumentParser) -> None:
